@@ -76,6 +76,7 @@ void CheckpointOptions::bind(config::Table& t) {
 }
 
 int64_t resume_step(const std::string& resume) {
+  if (resume.starts_with("-")) return -1;  // "-0" is no step
   int64_t step = -1;
   auto [end, error] = std::from_chars(resume.data(), resume.data() + resume.size(), step);
   return error == std::errc() && end == resume.data() + resume.size() && step >= 0 ? step : -1;

@@ -27,13 +27,14 @@ std::vector<int64_t> substitutes_of(int64_t index, int64_t size) {
 }  // namespace
 
 SampleOrSubstitute get_or_substitute(const Dataset& dataset, int64_t index, int64_t position,
-                                     const Places* places) {
+                                     const Places* places, Trace* trace) {
   SampleOrSubstitute out;
   std::vector<int64_t> others;  // computed at the first bad sample
   for (size_t attempt = 0; attempt == 0 || attempt < others.size(); ++attempt) {
     out.index = attempt == 0 ? index : others[attempt];
     try {
-      out.sample = dataset.get(out.index, position, places);
+      if (trace) *trace = {};  // without what ops found in a bad sample
+      out.sample = dataset.get(out.index, position, places, trace);
       return out;
     } catch (const BadSampleError& e) {
       out.bad.push_back(e.bad());

@@ -15,6 +15,7 @@
 namespace data {
 
 class Dataset;
+struct Trace;
 
 // All texts are on one line, whatever the file held.
 struct BadSample {
@@ -45,10 +46,11 @@ struct SampleOrSubstitute {
 // after it in the data set at distances 1, 2, 4, ..., 2^15. These distances soon leave a run of
 // broken neighbours; in a small set, where they repeat, the nearest other samples follow. The
 // choice depends only on the data set and the position, so it is the same for every number of
-// ranks. Throws Error(Exit::data), which names the first two, if none of them is good.
+// ranks. Throws Error(Exit::data), which names the first two, if none of them is good. `trace` is
+// that of the sample that is used.
 constexpr int kSubstitutes = 16;
 SampleOrSubstitute get_or_substitute(const Dataset& dataset, int64_t index, int64_t position,
-                                     const Places* places = nullptr);
+                                     const Places* places = nullptr, Trace* trace = nullptr);
 
 // Samples that loaders replaced in delivered batches. Batches read ahead do not count, so the log
 // does not depend on timing.

@@ -33,6 +33,7 @@ struct ComparedOptions : CaptioningOptions {
 // A caption with the captions of the data.
 struct Example {
   int64_t position = 0;
+  int64_t sample = 0;  // that holds the references: a substitute if the one at `position` is broken
   double log_likelihood = 0;
   int64_t ended = 0;
   std::string caption;
@@ -62,6 +63,7 @@ std::string take_text(const std::string& from, size_t& at) {
 std::string packed(const Example& e) {
   std::string out;
   put(out, e.position);
+  put(out, e.sample);
   put(out, std::bit_cast<int64_t>(e.log_likelihood));
   put(out, e.ended);
   put(out, e.caption);
@@ -74,6 +76,7 @@ std::string packed(const Example& e) {
 Example take_example(const std::string& from, size_t& at) {
   Example e;
   e.position = take(from, at);
+  e.sample = take(from, at);
   e.log_likelihood = std::bit_cast<double>(take(from, at));
   e.ended = take(from, at);
   e.caption = take_text(from, at);
@@ -132,10 +135,11 @@ class Captioning : public Evaluator {
                       });
       for (int64_t b = 0; b < count; ++b) {
         const models::Caption& c = captions[size_t(b)];
+        auto [sample, references] = references_of(context, first + b);
         mine.push_back(
-            {first + b, c.log_likelihood, c.ended, text_of(c, tokenizer),
+            {first + b, sample, c.log_likelihood, c.ended, text_of(c, tokenizer),
              first + b < decode.attention ? attention_json(c, tokenizer, pass.grid()) : "",
-             references(context.dataset, first + b)});
+             std::move(references)});
         if (context.journal) context.journal->add(first + b, packed(mine.back()));
       }
       if (context.journal) context.journal->write();
@@ -150,17 +154,23 @@ class Captioning : public Evaluator {
   }
 
  private:
-  static std::vector<std::string> references(const data::Dataset& set, int64_t position) {
+  // Returns the sample that the loader takes at this position, and its captions.
+  static std::pair<int64_t, std::vector<std::string>> references_of(const Context& context,
+                                                                    int64_t position) {
     data::Trace trace;
-    set.get(position, position, nullptr, &trace);
-    return trace.captions[kCaptionField].texts;
+    int64_t sample = position;
+    if (context.loader.substitutes)
+      sample = data::get_or_substitute(context.dataset, position, position, nullptr, &trace).index;
+    else
+      context.dataset.get(position, position, nullptr, &trace);
+    return {sample, trace.captions[kCaptionField].texts};
   }
 
   static void write(const Context& context, const std::vector<Example>& all) {
     using Json = nlohmann::ordered_json;
     std::string lines;
     for (const Example& e : all) {
-      Json line{{"position", e.position}, {"key", context.dataset.key(e.position)},
+      Json line{{"position", e.position}, {"key", context.dataset.key(e.sample)},
                 {"caption", e.caption},   {"log_likelihood", e.log_likelihood},
                 {"ended", e.ended != 0},  {"references", e.references}};
       if (!e.attention.empty()) line.update(Json::parse(e.attention));

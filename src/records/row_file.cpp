@@ -99,6 +99,7 @@ RowFile::RowFile(comm::Comm& world, RowPlan plan) : world_(world), plan_(std::mo
 void RowFile::begin() {
   if ((complete_ = is_complete())) {
     done_ = plan_.rows;
+    layout_.bytes = io::File(plan_.path, io::File::Mode::read).size();
     io::remove_file(progress_path());  // the job before may have ended just now
     return;
   }

@@ -205,7 +205,7 @@ class Rows(harness.RunTest):
         self.assertEqual([n for n in os.listdir(self.folder) if n.endswith((".part", ".progress"))], [])
         # The file is complete: the same command says this and changes nothing.
         before = os.stat(first).st_mtime_ns
-        self.extract(taps, ranks=2, mentions=("41 of them are there", "done     exit=0"))
+        self.extract(taps, ranks=2, mentions=("41 rows, 1 MiB, 41 of them are there", "done     exit=0"))
         self.assertEqual(os.stat(first).st_mtime_ns, before)
 
     def test_float16(self):

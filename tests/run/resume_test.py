@@ -165,6 +165,7 @@ class Resume(harness.RunTest):
         self.expect(0, 'resume = "-3" was carried out', "finished", args=back, ranks=2)
         self.expect(5, 'resume = "-7"', "holds only steps 12 10 8 6 4 2", args=[*every, "--set", 'checkpoint.resume="-7"'], ranks=2)
         self.expect(2, "checkpoint.resume", "N-th newest", args=[*every, "--set", 'checkpoint.resume="-x"'])
+        self.expect(2, "checkpoint.resume", "N-th newest", args=[*every, "--set", 'checkpoint.resume="-0"'])
         self.expect(0, "restore  step=12 ", args=[*every, "--set", 'checkpoint.resume="-1"'], ranks=2)
 
     def test_other_model(self):

@@ -76,7 +76,7 @@ TEST(Header, survives_and_refuses) {
 TEST(Options, resume_is_a_word_or_a_step) {
   EXPECT_EQ(checkpoint::resume_step("1000"), 1000);
   EXPECT_EQ(checkpoint::resume_step("0"), 0);
-  for (const char* bad : {"auto", "must", "never", "", "-1", "10x", "1.5", " 3"})
+  for (const char* bad : {"auto", "must", "never", "", "-1", "-0", "10x", "1.5", " 3"})
     EXPECT_EQ(checkpoint::resume_step(bad), -1) << bad;
   EXPECT_EQ(checkpoint::resume_nth("-1"), 1);
   EXPECT_EQ(checkpoint::resume_nth("-12"), 12);

@@ -20,14 +20,15 @@ std::string caption_of(int64_t i) {
   return i % 3 ? reference_of(i) : fmt::format("a dog \"{}\" sits", i);
 }
 
-// Sample i has its number as an image, and a text.
+// Sample i has its number as an image, and a text; `broken` cannot be read.
 class Captioned : public data::Source {
  public:
-  explicit Captioned(int64_t size) : size_(size) {}
+  explicit Captioned(int64_t size, int64_t broken = -1) : size_(size), broken_(broken) {}
   int64_t size() const override { return size_; }
   std::string key(int64_t index) const override { return fmt::format("image {}", index); }
   std::string summary() const override { return ""; }
   data::Sample read(int64_t index) const override {
+    if (index == broken_) base::fail(base::Exit::data, "broken");
     data::Array image(device::DType::f32, {1});
     image.f32()[0] = float(index);
     data::Sample sample;
@@ -37,13 +38,13 @@ class Captioned : public data::Source {
   }
 
  private:
-  int64_t size_;
+  int64_t size_, broken_;
 };
 
-data::Dataset captioned(int64_t size, const std::string& ops) {
+data::Dataset captioned(int64_t size, const std::string& ops, int64_t broken = -1) {
   static const data::Tokenizers tokenizers(
       {{"b", data::tokenizer_rows().at("bytes").make_options()}});
-  return {"val", std::make_unique<Captioned>(size),
+  return {"val", std::make_unique<Captioned>(size, broken),
           data::Pipeline(ops,
                          {{"image", data::FieldSpec::array(device::DType::f32, {1})},
                           {"text", data::FieldSpec::characters()}},
@@ -67,7 +68,7 @@ class MadeUpCaptions : public models::CaptionPass {
       const auto image = int64_t(batch_.features.at("image").f32()[b]);
       EXPECT_EQ(image, shuffled_examples
                            ? (first_position + b + shuffled_examples / 2) % shuffled_examples
-                           : first_position + b);
+                           : first_position + b + (first_position + b == broken));
       models::Caption c{{}, -double(image), image % 2 == 0};
       for (char letter : caption_of(image)) c.ids.push_back(3 + uint8_t(letter));
       c.ids.push_back(300);  // an id that the tokenizer does not know
@@ -80,6 +81,7 @@ class MadeUpCaptions : public models::CaptionPass {
   }
   std::pair<int64_t, int64_t> grid() const override { return {2, 1}; }
   models::DecodeOptions asked;
+  int64_t broken = -1;            // sample whose successor takes its place
   int64_t shuffled_examples = 0;  // the size of a set whose images are shuffled
 
  private:
@@ -218,6 +220,53 @@ TEST(Captioning, GivesCaptionsAnotherImage) {
   EXPECT_NEAR(result.values.at(0).second, want.bleu[0], 1e-12);
   EXPECT_NEAR(result.values.at(5).second, want.cider_d, 1e-12);
   EXPECT_FALSE(std::filesystem::exists(folder));
+}
+
+// The image, the key and the references of a broken sample's row are those of its substitute.
+TEST(Captioning, TakesTheSubstituteOfABrokenSample) {
+  const int64_t n = 6, broken = 2;
+  const data::Dataset set =
+      captioned(n, "tokenize('b', max_len=64, eos='sticky')|keep('image', 'labels')", broken);
+  const auto evaluator = eval::make_evaluator(rig::options("captioning"));
+  Gathering alone(1);
+  eval::Result result;
+  const std::string folder =
+      (std::filesystem::temp_directory_path() / fmt::format("substitute_{}", getpid())).string();
+  auto caption = [&](bool substitutes) {
+    alone.run_all([&](int, bool) {
+      MadeUpCaptions pass;
+      pass.broken = broken;
+      eval::Context context{.world = alone,
+                            .dataset = set,
+                            .loader = {},
+                            .batch = 4,
+                            .pass = &pass,
+                            .forward = rig::forward,
+                            .folder = folder};
+      context.loader.substitutes = substitutes;
+      result = evaluator->run(context);
+    });
+  };
+  caption(true);
+  std::vector<std::string> captions;
+  std::vector<std::vector<std::string>> references;
+  std::ifstream file(folder + "/captions.jsonl");
+  int64_t i = 0;
+  for (std::string line; std::getline(file, line); ++i) {
+    const int64_t used = i == broken ? 3 : i;
+    const auto row = nlohmann::json::parse(line);
+    EXPECT_EQ(row.at("position"), i);
+    EXPECT_EQ(row.at("key"), fmt::format("image {}", used));
+    EXPECT_EQ(row.at("references"), nlohmann::json({reference_of(used)}));
+    EXPECT_EQ(row.at("caption"), caption_of(used));
+    captions.push_back(caption_of(used));
+    references.push_back({reference_of(used)});
+  }
+  EXPECT_EQ(i, n);
+  EXPECT_NEAR(result.values.at(5).second, eval::caption_metrics(captions, references).set.cider_d,
+              1e-12);
+  std::filesystem::remove_all(folder);
+  EXPECT_THROW(caption(false), base::Error);
 }
 
 // "a ", "b", an unknown id and half a character, on a grid of 1 x 2 patches.
