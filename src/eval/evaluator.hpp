@@ -74,6 +74,11 @@ enum class Weights { raw, ema, both };
 inline constexpr std::pair<const char*, Weights> kWeightsNames[] = {
     {"raw", Weights::raw}, {"ema", Weights::ema}, {"both", Weights::both}};
 
+// The type of an evaluation's products: that of the run, or one of its own.
+enum class Compute { run, f32, bf16 };
+inline constexpr std::pair<const char*, Compute> kComputeNames[] = {
+    {"run", Compute::run}, {"f32", Compute::f32}, {"bf16", Compute::bf16}};
+
 // [eval.NAME]
 struct EvalOptions {
   std::string kind;
@@ -82,6 +87,12 @@ struct EvalOptions {
   config::Duration every;
   bool at_start = false, at_end = true;
   Weights weights = Weights::raw;  // both: see evaluations()
+  Compute compute = Compute::run;
+  // Returns the type of the products' operands; nothing: that of the run.
+  std::optional<device::DType> operands() const {
+    if (compute == Compute::run) return std::nullopt;
+    return compute == Compute::f32 ? device::DType::f32 : device::DType::bf16;
+  }
   void bind(config::Table& t);
 };
 // Returns the evaluations that the [eval.NAME] tables ask for, by the name of their rows: NAME on

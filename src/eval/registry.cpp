@@ -21,6 +21,10 @@ void EvalOptions::bind(config::Table& t) {
        "raw: the weights as trained; ema: their average ([ema]), whose rows are called NAME_ema in "
        "logs, metrics, plots, checkpoint.best and early_stop; both: one after the other")
       .on_resume(may);
+  t.choice("compute", compute, kComputeNames,
+           "products and the activations between them: run: as precision.compute says; f32 or "
+           "bf16: in this type, with the values of a run that computes in it")
+      .on_resume(may);
 }
 
 std::map<std::string, EvalOptions> evaluations(const std::map<std::string, EvalOptions>& tables) {

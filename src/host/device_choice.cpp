@@ -62,7 +62,8 @@ DeviceChoice planned_device(DeviceWish asked, Compute compute) {
   return device_here(asked, compute);
 }
 
-DeviceChoice choose_device(comm::Session& session, DeviceWish asked, Compute compute) {
+DeviceChoice choose_device(comm::Session& session, DeviceWish asked, Compute compute,
+                           const std::string& key) {
   if (asked == DeviceWish::cpu) return device_here(asked, compute);
   comm::Comm& world = session.world();
   const device::Gpus gpus = device::find_gpus();
@@ -82,11 +83,10 @@ DeviceChoice choose_device(comm::Session& session, DeviceWish asked, Compute com
   const std::vector<std::string> problems = world.gather_text(problem_on_gpu(index, compute));
   for (size_t rank = 0; rank < problems.size(); ++rank)
     if (!problems[rank].empty())
-      throw base::Error(
-          base::Exit::mesh,
-          fmt::format("precision.compute = \"{}\": rank {} on {}: {}; use another GPU or \"f32\"",
-                      name_of(compute), rank, hosts[rank], problems[rank]),
-          true);
+      throw base::Error(base::Exit::mesh,
+                        fmt::format("{} = \"{}\": rank {} on {}: {}; use another GPU or \"f32\"",
+                                    key, name_of(compute), rank, hosts[rank], problems[rank]),
+                        true);
   return {
       device::Kind::cuda,
       fmt::format("cuda{}{}", asked == DeviceWish::automatic ? " (auto: every rank has a GPU)" : "",

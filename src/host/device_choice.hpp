@@ -36,8 +36,9 @@ DeviceChoice planned_device(DeviceWish asked, Compute compute);
 // Chooses the devices of all ranks: all use GPUs or all use CPUs. All ranks call. Each rank uses
 // the GPU of its node with its own number there; ranks share GPUs if there are more ranks. The
 // error on all ranks names a rank that has no device, or whose device cannot compute in this
-// precision.
-DeviceChoice choose_device(comm::Session& session, DeviceWish asked, Compute compute);
+// precision, which `key` gives.
+DeviceChoice choose_device(comm::Session& session, DeviceWish asked, Compute compute,
+                           const std::string& key = "precision.compute");
 
 // Returns the job's mesh, whose groups exchange buffers of `device`, and stores the way of exchange
 // in `device`. All ranks call.

@@ -48,6 +48,8 @@ class Ema {
   void update(int64_t step, device::View decided);
   // Returns the average, for forward passes, and gathers it after an update. All ranks must call.
   shard::WeightStore& average();
+  // Returns the store of the average as it is, for stores that read it. average() comes first.
+  const shard::WeightStore& store() const { return average_; }
   // Call it after a restore has filled the listed tensors.
   void changed() { gathered_ = false; }
   void list_state(std::vector<shard::TensorSlice>& out) const;

@@ -33,9 +33,14 @@ struct Fabric {
 // lines", weight_store.cpp).
 class WeightStore {
  public:
-  // `rest`: the store that holds the tensors that are not trained. This one then has no memory for
-  // them: it is an average or a teacher.
-  WeightStore(Fabric fabric, int prefetch, const WeightStore* rest = nullptr);
+  // The f32 tensors that lie in another store, so that this one has no memory for them.
+  enum class Lent {
+    untrained,  // this store is an average or a teacher
+    all         // this store gives equal weights to products of another type
+  };
+  // `rest`: the store that lends tensors. Its lent tensors must be up to date before publish().
+  WeightStore(Fabric fabric, int prefetch, const WeightStore* rest = nullptr,
+              Lent lent = Lent::untrained);
 
   // Weights of a block become readable; `next` (or -1) is gathered ahead. Blocks are acquired and
   // released one at a time.
@@ -89,7 +94,13 @@ class WeightStore {
   comm::Ticket gather_rounded(int unit, device::View whole);
   // Adds the casts of a unit's operands to casts_. The whole unit must be there in f32.
   void round_operands(int unit);
-  bool in_rest(int unit) const { return rest_ && !fabric_.layout.units()[size_t(unit)].trained(); }
+  // True if the unit's f32 weights are read in the store `rest`. A unit that is kept whole cannot
+  // be read there if the rank holds only a part of it there.
+  bool in_rest(int unit) const {
+    const bool lent =
+        rest_ && (lent_ == Lent::all || !fabric_.layout.units()[size_t(unit)].trained());
+    return lent && (holds_part(unit) || !rest_->holds_part(unit));
+  }
   void plan_shared_lines();
   void exchange_shared_lines();
   Slot& gather(int block);
@@ -97,6 +108,7 @@ class WeightStore {
 
   Fabric fabric_;
   const WeightStore* rest_;
+  Lent lent_;
   std::vector<UnitState> units_;
   // by parameter: its first element in its unit's `operands`; -1: not an operand
   std::vector<int64_t> operand_at_;

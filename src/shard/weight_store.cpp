@@ -20,9 +20,10 @@ device::View part_of(const device::Buffer& buffer, int64_t byte, device::DType t
 
 }  // namespace
 
-WeightStore::WeightStore(Fabric fabric, int prefetch, const WeightStore* rest)
+WeightStore::WeightStore(Fabric fabric, int prefetch, const WeightStore* rest, Lent lent)
     : fabric_(fabric),
       rest_(rest),
+      lent_(lent),
       units_(fabric.layout.units().size()),
       operand_at_(fabric.layout.parameters().size(), -1) {
   const Layout& layout = fabric_.layout;
@@ -285,7 +286,7 @@ device::View WeightStore::operand(int parameter) const {
 }
 
 device::View WeightStore::held(int unit) const {
-  if (in_rest(unit)) return rest_->held(unit);
+  if (in_rest(unit)) return holds_part(unit) ? rest_->owned(unit) : rest_->held(unit);
   return units_[size_t(unit)]
       .held.view(device::DType::f32)
       .slice(0, fabric_.layout.units()[size_t(unit)].length /
@@ -313,7 +314,9 @@ void WeightStore::publish(bool changed_only) {
         gather_rounded(int(u), s.operands.slice(0, unit.length)).wait();
       continue;
     }
-    if (unit.strategy.optimizer_sharded && changes)
+    const bool lent = rest_ && lent_ == Lent::all;
+    if (lent && !in_rest(int(u))) device::copy(owned(int(u)), rest_->owned(int(u)), fabric_.queue);
+    if (lent ? !in_rest(int(u)) : unit.strategy.optimizer_sharded && changes)
       fabric_.mesh.fsdp->all_gather(owned(int(u)), held(int(u)), fabric_.queue).wait();
     round_operands(int(u));
   }

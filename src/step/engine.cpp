@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "step/engine.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/clock.hpp"
@@ -22,11 +23,7 @@ Engine::Engine(const EngineOptions& options, comm::Mesh& mesh, Kind kind)
   queue_.count_scratch(ledger_);
   queue_.set_tf32(options.tf32);
   if (options.bytes) model_->take_bytes(*options.bytes);
-  passes_.train = model_->make_train_pass();
-  for (const MakePass& make : options.passes) {
-    std::unique_ptr<models::ForwardPass> made = make(*model_);
-    if (made && !find_pass(made->name())) passes_.forward.push_back(std::move(made));
-  }
+  make_passes();
   std::vector<shard::Parameter> parameters = model_->parameters();
   std::vector<optim::ParameterPolicy> policies;
   std::vector<optim::Schedule> schedules;
@@ -55,8 +52,9 @@ Engine::Engine(const EngineOptions& options, comm::Mesh& mesh, Kind kind)
     if (options.ema)
       update_.ema = std::make_unique<optim::Ema>(fabric, *options.ema, *stores_.weights);
   }
+  make_typed_weights(fabric);
   std::vector<const models::Pass*> passes = {passes_.train.get()};
-  for (const auto& pass : passes_.forward) passes.push_back(pass.get());
+  for (const Forward& f : passes_.forward) passes.push_back(f.pass.get());
   passes_.inputs = std::make_unique<PassInputs>(passes, geometry_.micro_batch, queue_, ledger_);
   const bool repeats = options_.graphs > 0 && graphs_problem().empty();
   if (options.trains)
@@ -72,6 +70,38 @@ Engine::Engine(const EngineOptions& options, comm::Mesh& mesh, Kind kind)
 
 Engine::~Engine() = default;
 
+void Engine::make_passes() {
+  passes_.train = model_->make_train_pass();
+  for (const SidePass& side : options_.passes) {
+    std::unique_ptr<models::ForwardPass> made = side.make(*model_);
+    if (!made) continue;
+    const Products products = products_of(side.operands);
+    const auto same = std::find_if(
+        passes_.forward.begin(), passes_.forward.end(),
+        [&](const Forward& f) { return f.pass->name() == made->name() && f.products == products; });
+    if (same == passes_.forward.end())
+      passes_.forward.push_back({std::move(made), products, side.on_average});
+    else
+      same->on_average |= side.on_average;
+  }
+}
+
+void Engine::make_typed_weights(const shard::Fabric& fabric) {
+  std::map<device::DType, bool> types;  // true: on the average, too
+  for (const Forward& f : passes_.forward)
+    if (f.products.operands != options_.operands) types[f.products.operands] |= f.on_average;
+  for (const auto& [type, on_average] : types) {
+    shard::Fabric typed = fabric;
+    typed.operands = type;
+    stores_.typed.try_emplace(type, typed, *stores_.weights,
+                              on_average ? update_.ema.get() : nullptr);
+  }
+}
+
+void Engine::weights_changed() {
+  for (auto& [type, weights] : stores_.typed) weights.changed();
+}
+
 void Engine::initialise() {
   stores_.weights->initialise(uint64_t(options_.seed));
   update_.ema_starts = true;
@@ -82,11 +112,13 @@ void Engine::publish() {
   if (update_.ema && update_.ema_starts) update_.ema->start();
   if (update_.ema) update_.ema->changed();
   update_.ema_starts = false;
+  weights_changed();
 }
 
-models::ForwardPass* Engine::find_pass(const std::string& name) const {
-  for (const auto& pass : passes_.forward)
-    if (pass->name() == name) return pass.get();
+models::ForwardPass* Engine::find_pass(const std::string& name,
+                                       std::optional<device::DType> operands) const {
+  for (const Forward& f : passes_.forward)
+    if (f.pass->name() == name && f.products == products_of(operands)) return f.pass.get();
   return nullptr;
 }
 
@@ -124,11 +156,29 @@ int64_t Engine::measure_arena() {
                   .batch = geometry_.micro_batch,
                   .keep = false};
   const device::Queue::RowsAlike alike(queue);
-  for (size_t p = 0; p < passes_.forward.size(); ++p)
-    passes_.forward[p]->plan(ctx, passes_.inputs->of(p + 1));
+  for (size_t p = 0; p < passes_.forward.size(); ++p) plan_forward(ctx, fabric, p);
   if (queue_.kind() == Kind::cuda && queue.scratch_bytes()) queue_.scratch(queue.scratch_bytes());
   if (queue_.kind() == Kind::plan) queue_.need_scratch(queue.scratch_bytes());
   return arena.peak();
+}
+
+// Plans a forward pass in its type. `ctx` and `fabric` are those of the plan.
+void Engine::plan_forward(nn::Context ctx, const shard::Fabric& fabric, size_t number) {
+  const Forward& forward = passes_.forward[number];
+  shard::Fabric typed = fabric;
+  typed.operands = forward.products.operands;
+  shard::WeightStore weights(typed, 0, &ctx.weights, shard::WeightStore::Lent::all);
+  const bool other = typed.operands != options_.operands;
+  nn::Context planned{.queue = ctx.queue,
+                      .arena = ctx.arena,
+                      .weights = other ? weights : ctx.weights,
+                      .gradients = nullptr,
+                      .batch = ctx.batch,
+                      .slices = ctx.slices,
+                      .keep = false};
+  ctx.queue.set_tf32(forward.products.tf32);
+  forward.pass->plan(planned, passes_.inputs->of(number + 1));
+  ctx.queue.set_tf32(options_.tf32);
 }
 
 void Engine::pass(const Workplace& at, int64_t step, int64_t m, int64_t shape_set) {
@@ -229,6 +279,7 @@ void Engine::run_passes(int64_t step, const Fill& fill, int64_t passes) {
   stores_.states->commit(*stores_.weights, update_.optimizer->decision());
   if (update_.ema) update_.ema->update(step, update_.optimizer->decision());
   stores_.weights->publish(true);
+  weights_changed();
   tally_.comm_s += mesh_.fsdp->seconds() + mesh_.replica->seconds() - comm_before;
   report.flops = host::hardware_flops(queue_) - flops_before;
   report.transfers = device::transfers().since(transfers_before);
@@ -260,14 +311,25 @@ nn::Context Engine::forward_context(Weights on) {
 void Engine::forward(const models::ForwardPass& pass, const Prepare& prepare, const Run& run,
                      Weights on) {
   size_t number = 1;
-  while (number <= passes_.forward.size() && passes_.forward[number - 1].get() != &pass) ++number;
+  while (number <= passes_.forward.size() && passes_.forward[number - 1].pass.get() != &pass)
+    ++number;
   CHECK(number <= passes_.forward.size(), "the pass \"{}\" is not among those that were planned",
         pass.name());
   prepare(passes_.inputs->begin(number));
   passes_.inputs->upload(number);
-  nn::Context ctx = forward_context(on);
+  const Products& products = passes_.forward[number - 1].products;
+  const auto typed = stores_.typed.find(products.operands);
+  const nn::Context usual = forward_context(on);
+  nn::Context ctx{.queue = queue_,
+                  .arena = *arena_,
+                  .weights = typed == stores_.typed.end() ? usual.weights : typed->second.get(on),
+                  .gradients = nullptr,
+                  .batch = usual.batch,
+                  .keep = false};
+  queue_.set_tf32(products.tf32);
   const device::Queue::RowsAlike alike(queue_);
   run(ctx, passes_.inputs->of(number));
+  queue_.set_tf32(options_.tf32);
   passes_.inputs->queued();
 }
 

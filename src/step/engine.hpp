@@ -10,6 +10,7 @@
 
 #include <cmath>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 
@@ -22,12 +23,25 @@
 #include "step/pass_inputs.hpp"
 #include "step/step_report.hpp"
 #include "step/step_sums.hpp"
+#include "step/typed_weights.hpp"
 
 namespace step {
 
 // Makes a forward pass that the run uses beside training; returns null if the model lacks the
 // capability.
 using MakePass = std::function<std::unique_ptr<models::ForwardPass>(const models::Model&)>;
+
+// Such a pass with its type.
+struct SidePass {
+  template <class Make>
+  SidePass(Make make_pass, std::optional<device::DType> type = {}, bool with_average = false)
+      : make(std::move(make_pass)), operands(type), on_average(with_average) {}
+
+  MakePass make;
+  // Type of the operands of its products, which are never rounded to tf32; nothing: as in training.
+  std::optional<device::DType> operands;
+  bool on_average;  // it also runs on the average of the weights
+};
 
 // The settings of an engine. There are many members because the engine knows no deck, and each
 // setting that a step depends on has one.
@@ -52,7 +66,7 @@ struct EngineOptions {
   // Called on GPUs once all shapes of products are known (kernels/gemm_search.hpp), and before
   // activations have memory.
   std::function<void(device::Queue&)> choose_products;
-  std::vector<MakePass> passes;  // beside training; passes of equal name are made once
+  std::vector<SidePass> passes;  // passes of equal name and type are made once
   // Set if images come as bytes: the range of pixel values that the bytes encode.
   std::optional<kernels::PixelRange> bytes;
   // on GPUs: largest number of CUDA graphs of passes; 0: passes run without graphs
@@ -65,9 +79,6 @@ struct EngineOptions {
                      std::vector<optim::Schedule>&)>
       resolve;
 };
-
-// The weights of a forward pass: raw as they are trained, or their average ([ema]).
-enum class Weights { raw, ema };
 
 // The reason why no graph repeats a pass at level "mesh".
 inline constexpr char kTreeInPasses[] =
@@ -116,8 +127,9 @@ class Engine {
   void initialise();
   void publish();
 
-  // Returns the pass with this name among options.passes; null if the run has none.
-  models::ForwardPass* find_pass(const std::string& name) const;
+  // Returns the pass with this name and type among options.passes; null if the run has none.
+  models::ForwardPass* find_pass(const std::string& name,
+                                 std::optional<device::DType> operands = {}) const;
   // Runs a pass of options.passes on geometry().micro_batch examples. `prepare` fills its inputs on
   // the host.
   using Prepare = std::function<void(const models::Inputs& into)>;
@@ -165,15 +177,34 @@ class Engine {
   std::string graphs_problem() const;
   int64_t measure_arena();
 
+  // The type of the operands of products, and whether GPUs round f32 operands to tf32.
+  struct Products {
+    device::DType operands;
+    bool tf32;
+    bool operator==(const Products&) const = default;
+  };
+  struct Forward {
+    std::unique_ptr<models::ForwardPass> pass;
+    Products products;
+    bool on_average;
+  };
+  Products products_of(std::optional<device::DType> operands) const {
+    return operands ? Products{*operands, false} : Products{options_.operands, options_.tf32};
+  }
+  void make_passes();
+  void make_typed_weights(const shard::Fabric& fabric);
+  void weights_changed();
+  void plan_forward(nn::Context ctx, const shard::Fabric& fabric, size_t number);
   struct Passes {
     std::unique_ptr<models::TrainPass> train;
-    std::vector<std::unique_ptr<models::ForwardPass>> forward;
+    std::vector<Forward> forward;
     std::unique_ptr<PassInputs> inputs;
   };
   // Parameters as this rank holds them, and what is exchanged for them.
   struct Stores {
     std::unique_ptr<shard::Layout> layout;
     std::unique_ptr<shard::WeightStore> weights;
+    std::map<device::DType, TypedWeights> typed;  // of passes of other types
     std::unique_ptr<shard::GradientStore> gradients;
     std::unique_ptr<shard::StateStore> states;
     std::unique_ptr<nn::BatchGroup> group;

@@ -34,7 +34,8 @@ Evaluation make_evaluation(const Job& job, const std::string& name,
 
 void find_pass(Evaluation& evaluation, const Job& job) {
   step::Engine& engine = job.engine();
-  evaluation.pass = engine.find_pass(eval::make_pass(evaluation.options, engine.model())->name());
+  evaluation.pass = engine.find_pass(eval::make_pass(evaluation.options, engine.model())->name(),
+                                     evaluation.options.operands());
 }
 
 eval::Result run_evaluation(const Evaluation& evaluation, const Job& job,
@@ -164,10 +165,17 @@ void Evaluations::take(const Evaluation& e, Which which, eval::Result result, do
   feed_.agree_on_evaluation();
 }
 
+std::string in_own_type(const Evaluation& evaluation) {
+  const eval::Compute compute = evaluation.options.compute;
+  if (compute == eval::Compute::run) return "";
+  return fmt::format(" in {}", base::name_of(eval::kComputeNames, compute));
+}
+
 std::string Evaluations::describe() const {
   std::string text;
   for (const Evaluation& e : evaluations_)
-    text += fmt::format("  {} every {} ({})", e.name, e.times.every, e.dataset.size());
+    text +=
+        fmt::format("  {} {} ({})", e.name, e.times.describe() + in_own_type(e), e.dataset.size());
   return text;
 }
 

@@ -23,6 +23,12 @@ struct EvaluationTimes {
   bool due(int64_t step, int64_t total, bool last) const {
     return config::is_time(step, every, total, at_end, false) || (at_end && last);
   }
+  // Returns "every 500", "at the end" and so on, for the log.
+  std::string describe() const {
+    if (every > 0) return fmt::format("every {}", every);
+    if (!at_start && !at_end) return "never";
+    return !at_start ? "at the end" : !at_end ? "at the start" : "at start and end";
+  }
 };
 
 // Selects the evaluators to run.
@@ -61,6 +67,8 @@ eval::Result run_evaluation(const Evaluation& evaluation, const Job& job,
                             const data::LoaderOptions& loader, step::Weights weights,
                             const std::function<bool()>& must_stop, const std::string& folder = {},
                             eval::Journal* journal = nullptr);
+// Returns " in f32" if the evaluator has a type of its own, for the log.
+std::string in_own_type(const Evaluation& evaluation);
 // Describes the first value that is not finite; "" if there is none.
 std::string nonfinite_problem(const std::string& name, int64_t step, const eval::Result& result);
 // Returns the console line: "eval=val step=12 perplexity=31.2 examples=40 s=0.1".

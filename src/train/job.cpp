@@ -25,6 +25,10 @@ void Job::connect() {
                            fmt::format("starting {} threads (run.threads)", threads_));
   host::start_threads(threads_);
   device_ = host::choose_device(*session_, recipe_.run.device, recipe_.precision.compute);
+  for (const auto& [name, e] : recipe_.evals)
+    if (device_.kind == device::Kind::cuda && e.compute == eval::Compute::bf16)
+      host::choose_device(*session_, recipe_.run.device, host::Compute::bf16,
+                          fmt::format("eval.{}.compute", name));
   const comm::MeshShape shape =
       comm::resolve_mesh(recipe_.mesh, session_->world().size(), mesh_selector_);
   // Everything that can be refused is refused before anything is created.

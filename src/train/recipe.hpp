@@ -70,7 +70,7 @@ struct PrecisionOptions {
 struct ForwardWork {
   std::string name = {};  // for messages: "evaluation"
   std::set<std::string> data_sets = {};
-  std::vector<step::MakePass> passes = {};
+  std::vector<step::SidePass> passes = {};
   int64_t batch = 0;  // examples of a pass on each rank; 0: at most those of a training pass
 };
 

@@ -8,6 +8,14 @@
 #include "train/recipe.hpp"
 
 namespace train {
+namespace {
+
+step::SidePass pass_of(const eval::EvalOptions& e) {
+  return {[e](const models::Model& made) { return eval::make_pass(e, made); }, e.operands(),
+          e.weights != eval::Weights::raw};
+}
+
+}  // namespace
 
 std::map<std::string, eval::EvalOptions> Recipe::chosen_evaluations() const {
   std::map<std::string, eval::EvalOptions> all = evaluations();
@@ -40,8 +48,7 @@ ForwardWork Recipe::evaluation_work() const {
   const std::map<std::string, eval::EvalOptions> chosen = chosen_evaluations();
   ForwardWork work{
       .name = "evaluation", .data_sets = data_sets_of(chosen), .batch = evaluate.batch};
-  for (const auto& [name, e] : chosen)
-    work.passes.push_back([e = e](const models::Model& made) { return eval::make_pass(e, made); });
+  for (const auto& [name, e] : chosen) work.passes.push_back(pass_of(e));
   return work;
 }
 
@@ -59,8 +66,7 @@ step::EngineOptions Recipe::engine(int64_t data_size, int threads, device::Kind 
   step::EngineOptions o = any_engine(threads, kind);
   o.optimizer = optimizer;
   o.groups = log.groups;
-  for (const auto& [name, e] : evals)
-    o.passes.push_back([e = e](const models::Model& made) { return eval::make_pass(e, made); });
+  for (const auto& [name, e] : evals) o.passes.push_back(pass_of(e));
   o.global_batch = train.global_batch;
   o.micro_batch = train.most_per_pass();
   if (precision.compute == host::Compute::fp16) o.loss_scale = precision.loss_scale;

@@ -4,6 +4,7 @@
 import glob
 import json
 import os
+import re
 import shutil
 import signal
 import struct
@@ -117,6 +118,39 @@ class EvalMode(harness.RunTest):
                 self.assertEqual(self.values(one), {("val_ema", step): want["val_ema", step] for step in (4, 12)})
                 self.assertEqual([row["from"] for row in one], [self.checkpoint(4, folder), self.checkpoint(12, folder)])
                 self.assertFalse(os.path.exists(self.folder + "/none"))
+
+    def test_values_in_another_type(self):
+        # The values are those of a job that computes everything in that type, and the losses those of a run without it.
+        # With a sharded optimizer alone the ranks hold f32 weights whole or in parts, according to the type of products.
+        text = self.good + SHUFFLED + EMA
+        for own, run, how in (("f32", "bf16", ["determinism.level=mesh", "determinism.slices=4"]),
+                              ("f32", "bf16", ["sharding.parameters=replicated"]),
+                              ("bf16", "f32", ["sharding.parameters=replicated"]),
+                              ("bf16", "f32", [])):
+            with self.subTest(own=own, run=run, how=how):
+                words = [f"precision.compute={run}", "eval.val.weights=both", *how]
+                folders = [f"{self.folder}/{own}{len(how)}{n}" for n in (0, 1)]
+                self.train("--dir", folders[0], *sets(*words), text=text)
+                usual = self.written(folders[0])
+                self.train("--dir", folders[1], *sets(*words, f"eval.val.compute={own}"), text=text)
+                self.assertIn(f"val every 4 in {own} (40)", self.output)
+                said = re.search(r"memory   per rank, MiB: (.*)", self.output)[1].split()
+                want = self.written(folders[1])
+                self.assertEqual([row["loss"] for row in self.rows(folder=folders[0])],
+                                 [row["loss"] for row in self.rows(folder=folders[1])])
+                for at, value in want.items():
+                    (self.assertEqual if at[0] == "shuffled" else self.assertNotEqual)(value, usual[at], at)
+                dir1 = ["--dir", folders[1], *sets("evaluate.checkpoints=all")]
+                for ranks in (0, 2):
+                    got = self.evaluate(*dir1, *sets(*words, f"precision.compute={own}"), ranks=ranks)
+                    self.assertEqual({k: v for k, v in self.values(got).items() if k[0] != "shuffled"},
+                                     {k: v for k, v in want.items() if k[0] != "shuffled"})
+                    got = self.evaluate(*dir1, *sets(*words, f"eval.val.compute={own}"), ranks=ranks)
+                    self.assertEqual(self.values(got), want)
+                # The plan counts what this type needs.
+                self.expect(0, args=[self.path, "--mode", "plan", "--ranks", "2", *sets(*words, f"eval.val.compute={own}")])
+                for name, mib in re.findall(r"^ +([a-z]\S*) +[0-9,]+ bytes +(\S+) MiB", self.output, re.M):
+                    self.assertEqual(said[said.index(name) + 1], mib, self.output)
 
     def test_without_the_training_data(self):
         # Only the evaluator's data are read, and a length in epochs needs no training data.

@@ -29,6 +29,14 @@ TEST(EvaluationTimes, AreThePeriodAndTheEnd) {
   EXPECT_EQ(due_steps({.every = 9}), (Steps{10}));
 }
 
+TEST(EvaluationTimes, AreDescribedForTheLog) {
+  EXPECT_EQ((EvaluationTimes{.every = 4, .at_start = true}).describe(), "every 4");
+  EXPECT_EQ((EvaluationTimes{.every = 0}).describe(), "at the end");
+  EXPECT_EQ((EvaluationTimes{.at_start = true}).describe(), "at start and end");
+  EXPECT_EQ((EvaluationTimes{.at_start = true, .at_end = false}).describe(), "at the start");
+  EXPECT_EQ((EvaluationTimes{.at_end = false}).describe(), "never");
+}
+
 // early_stop ends the run at a step that has no other reason to evaluate.
 TEST(EvaluationTimes, AnEarlyEndIsAnEnd) {
   EXPECT_TRUE((EvaluationTimes{.every = 4}.due(5, kTotal, true)));
