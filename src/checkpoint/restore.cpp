@@ -327,13 +327,14 @@ Restored newest_valid(comm::Comm& comm, const std::vector<Candidate>& files, Sta
         base::fail(base::Exit::checkpoint,
                    "{} is intact but belongs to another model or optimizer:\n  {}\n{}", c.path,
                    base::join(lines, "\n  "), advice.other);
+      target.step = m.state.step;
+      target.numbers = m.state.numbers;
+      target.texts = m.state.texts;
+      if (target.before_tensors) target.before_tensors();
       reason = read_together(comm, c, m, fitted.tensors, restored.bytes, poll);
       if (reason.empty()) {
         landing.deliver();
         if (!fitted.note.empty()) log::line("ema      {} {}", c.path, fitted.note);
-        target.step = m.state.step;
-        target.numbers = m.state.numbers;
-        target.texts = m.state.texts;
         restored.file = c.path.substr(c.path.rfind('/') + 1);
         restored.path = c.path;
         restored.step = c.step;

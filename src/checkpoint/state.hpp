@@ -38,6 +38,9 @@ struct State {
   // named "deck" becomes the dataset /deck, because HDF5 limits attributes to 64 KiB.
   std::map<std::string, double> numbers;
   std::map<std::string, std::string> texts;
+  // Optional. A restore calls it on all ranks before it reads the tensors of a file, with step,
+  // numbers and texts of that file. If the file is damaged, it is called again for the next one.
+  std::function<void()> before_tensors{};
 
   // True if the parts lie in host memory, which files are written from and read into.
   bool on_host() const { return !queue || queue->kind() != device::Kind::cuda; }

@@ -24,7 +24,12 @@ std::string Continuation::begin() {
 }
 
 bool Continuation::resume() {
-  const std::optional<Saves::Found> found = saves_.restore(false, poll_);
+  auto before_weights = [this](const RunState& saved) {
+    RunState next = attempt_.state;
+    next.continue_from(saved, attempt_.pace.cores);
+    position_(next.step, next.progress.stream_offset);
+  };
+  const std::optional<Saves::Found> found = saves_.restore(false, poll_, before_weights);
   if (!found) return false;
   comm::on_first(attempt_.world(), [&] {
     for (const KeyChange& c :
@@ -115,6 +120,7 @@ void Continuation::restore_loss_scale(const RunState& saved) {
 }
 
 void Continuation::initialise() {
+  position_(attempt_.state.step, attempt_.state.progress.stream_offset);
   step::Engine& engine = attempt_.engine();
   engine.initialise();
   const Recipe& recipe = attempt_.recipe;

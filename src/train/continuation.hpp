@@ -12,9 +12,11 @@ namespace train {
 
 class Continuation {
  public:
-  // All ranks call `poll` while files are read.
-  Continuation(Attempt& attempt, Saves& saves, comm::Poll poll)
-      : attempt_(attempt), saves_(saves), poll_(std::move(poll)) {}
+  // Gets the step and the stream offset (progress.hpp) at which the run probably goes on.
+  using Position = std::function<void(int64_t step, int64_t stream_offset)>;
+  // All ranks call `poll` while files are read, and `position` before weights are made or read.
+  Continuation(Attempt& attempt, Saves& saves, comm::Poll poll, Position position)
+      : attempt_(attempt), saves_(saves), poll_(std::move(poll)), position_(std::move(position)) {}
 
   // Fills weights and state. All ranks call. Returns the kind of start for the log: "checkpoint",
   // "branch", "init" or "random_init".
@@ -38,6 +40,7 @@ class Continuation {
   Attempt& attempt_;
   Saves& saves_;
   comm::Poll poll_;
+  Position position_;
   int64_t restored_attempt_ = 0;  // attempt that wrote the restored checkpoint
   double restored_uptime_s_ = 0;  // uptime of that attempt when it wrote it
 };

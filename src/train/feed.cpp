@@ -23,14 +23,24 @@ void Feed::open_bad_samples() {
   options_.log = bad_samples_->log();
 }
 
-void Feed::open_loader() {
+void Feed::read_ahead(int64_t step, int64_t stream_offset) {
+  if (step >= attempt_.total) return;
   loader_.reset();
   const Job& job = attempt_.job;
-  const RunState& state = attempt_.state;
   loader_ = std::make_unique<data::Loader>(
       job.data(), options_,
-      training_plan(attempt_.engine().geometry(), job.mesh(), state.step, attempt_.total,
-                    state.progress.stream_offset));
+      training_plan(attempt_.engine().geometry(), job.mesh(), step, attempt_.total, stream_offset));
+  ahead_ = {step, stream_offset};
+}
+
+void Feed::open_loader() {
+  const RunState& state = attempt_.state;
+  const std::pair<int64_t, int64_t> wanted{state.step, state.progress.stream_offset};
+  if (ahead_ != wanted) {
+    loader_.reset();
+    read_ahead(wanted.first, wanted.second);
+  }
+  ahead_.reset();
   files_.open_sample_log();
 }
 

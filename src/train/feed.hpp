@@ -4,6 +4,8 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <utility>
 
 #include "base/per_step.hpp"
 #include "data/stream/loader.hpp"
@@ -19,7 +21,11 @@ class Feed {
 
   // Opens the list of broken samples for training and evaluation data. All ranks call.
   void open_bad_samples();
-  // Opens the loader at the run's current step, also after a rewind. All ranks call.
+  // Lets the loader read ahead from a probable position while weights are made or read. Call it
+  // after open_bad_samples.
+  void read_ahead(int64_t step, int64_t stream_offset);
+  // Opens the loader at the run's current step, also after a rewind. Keeps a loader that reads
+  // ahead from there. All ranks call.
   void open_loader();
 
   // Returns the examples of the next pass of the step.
@@ -40,6 +46,8 @@ class Feed {
   std::unique_ptr<records::BadSamples> bad_samples_;
   data::LoaderOptions options_;
   std::unique_ptr<data::Loader> loader_;
+  // Step and stream offset of a loader that has delivered nothing.
+  std::optional<std::pair<int64_t, int64_t>> ahead_;
   base::PerStep<int64_t> replaced_;
   bool first_batch_logged_ = false;
 };

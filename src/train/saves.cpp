@@ -107,8 +107,11 @@ checkpoint::State Saves::snapshot() const {
   return out;
 }
 
-std::optional<Saves::Found> Saves::restore(bool going_back, const comm::Poll& poll) {
+std::optional<Saves::Found> Saves::restore(
+    bool going_back, const comm::Poll& poll,
+    const std::function<void(const RunState&)>& before_weights) {
   checkpoint::State state = target();
+  if (before_weights) state.before_tensors = [&] { before_weights(attempt_.state.read(state)); };
   checkpoint::CheckpointOptions options = attempt_.recipe.checkpoint;
   checkpoint::Belongs belongs;
   if (going_back) {

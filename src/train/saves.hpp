@@ -42,7 +42,9 @@ class Saves {
     RunState state;
     checkpoint::Restored from;
   };
-  std::optional<Found> restore(bool going_back, const comm::Poll& poll);
+  // `before_weights` gets the state before the weights are read; see State::before_tensors.
+  std::optional<Found> restore(bool going_back, const comm::Poll& poll,
+                               const std::function<void(const RunState&)>& before_weights = {});
 
  private:
   checkpoint::State snapshot() const;

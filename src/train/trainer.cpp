@@ -228,8 +228,9 @@ void Trainer::start() {
     attempt_.directory = job::open_run_directory(attempt_.world(), recipe.run.dir, false);
   attempt_.enter("start");
   saves_ = std::make_unique<Saves>(attempt_, files_, *stops_);
-  continuation_ =
-      std::make_unique<Continuation>(attempt_, *saves_, [this] { stop_while_starting(); });
+  continuation_ = std::make_unique<Continuation>(
+      attempt_, *saves_, [this] { stop_while_starting(); },
+      [this](int64_t step, int64_t offset) { feed_.read_ahead(step, offset); });
   job_.build_engine(recipe.run.dir + "/gemm_search.txt");
   evaluations_->find_passes();
   const host::Peak peak = host::find_peak(attempt_.world(), job_.device().kind, job_.threads(),
@@ -238,6 +239,7 @@ void Trainer::start() {
   print_start(attempt_, time_exchanges(job_.mesh()), peak);
 
   attempt_.enter("restore");
+  feed_.open_bad_samples();
   const std::string from = continuation_->begin();
   if (attempt_.leads()) files_.write_deck(from == "checkpoint");
   const std::string table = parameter_table(job_.engine(), job_.mesh());
@@ -248,7 +250,6 @@ void Trainer::start() {
   log::line("limits   {}", stops_->describe());
   if (const std::string evals = evaluations_->describe(); !evals.empty())
     log::line("evals  {}", evals);
-  feed_.open_bad_samples();
   feed_.open_loader();
   log::line("start    step={} from={} setup_s={:.1f}  table: logs/parameters.txt",
             attempt_.state.step, from, attempt_.uptime_s());

@@ -425,6 +425,28 @@ TEST_F(Checkpoint, a_link_leads_to_the_newest_file) {
   EXPECT_NE(restored->step, 10);
 }
 
+// Whoever reads ahead learns the step of each file before its tensors are read.
+TEST_F(Checkpoint, the_step_is_known_before_the_tensors) {
+  save(1);
+  save(2);
+  const std::string newest = directory_ + "/0000000002.h5";
+  const checkpoint::Manifest manifest = checkpoint::inspect(newest, 2);
+  const std::vector<checkpoint::Entry>& entries = manifest.layout.entries;
+  const int64_t at =
+      std::ranges::max_element(entries, {}, [](const auto& e) { return e.bytes; })->offset;
+  const char flipped = char(io::read_file(newest)[size_t(at)] ^ 0x40);
+  io::File(newest, io::File::Mode::write).write_at(&flipped, 1, at);
+  Owner owner(Cut::even, 0, 1, 0, false);
+  std::vector<int64_t> steps;
+  owner.state.before_tensors = [&] {
+    steps.push_back(owner.state.step);
+    EXPECT_NE(owner.problem(owner.state.step), "");
+  };
+  ASSERT_TRUE(checkpoint::restore(*comm_, directory_, owner.state, {}));
+  EXPECT_EQ(steps, (std::vector<int64_t>{2, 1}));
+  EXPECT_EQ(owner.problem(1), "");
+}
+
 TEST_F(Checkpoint, files_are_found_by_their_exact_names) {
   for (const char* name : {"0000000007.h5", "0000000100.h5", "12345678901.h5", "7.h5",
                            "0000000008.h5.tmp", "000000000x.h5", "-000000001.h5"})
