@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // --mode eval: runs the deck's evaluators on given weights ([evaluate]). It needs no training data,
-// has no optimizer, works on any number of ranks and writes no file but evaluate.out, and a folder
-// beside it for the case that the call is cut off (cut_call.hpp). The run directory may belong to a
-// running job. Prints one line per evaluation as training does. The last line of output is one JSON
-// object:
+// has no optimizer, works on any number of ranks and writes no file but those that evaluate.out and
+// evaluate.files name, and a folder beside evaluate.out for the case that the call is cut off
+// (cut_call.hpp). The run directory may belong to a running job. Prints one line per evaluation as
+// training does. The last line of output is one JSON object:
 // {"run": run.name, "dtype": "f32", "ranks": 2, .., "evaluations": [ROW, ..]}, where ROW is
 // {"kind": "eval", "eval": "val", "step": 12, "perplexity": .., "examples": 40, "eval_s": 0.3,
 // "from": FILE}. Files of other programs have no step, and 0 is given.
@@ -56,6 +56,7 @@ class Evaluator {
   std::string row_of(const Evaluation& e, const WeightSource& source, int64_t step,
                      const eval::Result& result, double seconds) const;
   void add_row(const std::string& row, bool taken_over);
+  std::string folder_of(const Evaluation& e, int64_t step);
   int leave();
   void print_summary();
 
@@ -69,6 +70,7 @@ class Evaluator {
   data::LoaderOptions loader_;
   std::unique_ptr<CutCall> cut_;
   OrderedJson rows_ = OrderedJson::array();
+  std::map<std::string, int> folders_;  // uses of each name
 };
 
 void Evaluator::set_up() {
@@ -144,6 +146,7 @@ bool Evaluator::evaluate(const WeightSource& source, int64_t step, bool average)
   for (const Evaluation& e : evaluations_) {
     if ((e.options.weights == eval::Weights::ema) != average) continue;
     base::Stopwatch watch;
+    const std::string folder = folder_of(e, step);
     std::unique_ptr<eval::Journal> journal;
     std::string key;
     if (cut_->keeps()) {
@@ -154,7 +157,7 @@ bool Evaluator::evaluate(const WeightSource& source, int64_t step, bool average)
       journal = cut_->open(key, fmt::format("eval={} step={}", e.name, step), identity);
     }
     const eval::Result result = run_evaluation(
-        e, job_, loader_, step::Weights::raw, [this] { return stopped(); }, "", journal.get());
+        e, job_, loader_, step::Weights::raw, [this] { return stopped(); }, folder, journal.get());
     if (result.interrupted) return false;
     if (const std::string problem = nonfinite_problem(e.name, step, result); !problem.empty())
       throw base::Error(base::Exit::nonfinite, fmt::format("{}: {}", source.path, problem), true);
@@ -166,6 +169,14 @@ bool Evaluator::evaluate(const WeightSource& source, int64_t step, bool average)
     add_row(row, false);
   }
   return true;
+}
+
+// Returns the folder for the files of an evaluation; "" without one, as on all ranks but one.
+std::string Evaluator::folder_of(const Evaluation& e, int64_t step) {
+  if (recipe_.evaluate.files.empty() || world().rank() != 0) return "";
+  const std::string name = fmt::format("{}/{}/{:010}", recipe_.evaluate.files, e.name, step);
+  const int use = ++folders_[name];
+  return use == 1 ? name : fmt::format("{}-{}", name, use);
 }
 
 // Takes over the row of an evaluation that a cut call has made; false without a row.

@@ -65,6 +65,11 @@ void EvaluateOptions::bind(config::Table& t) {
         "file to which each evaluation appends a row, as in metrics.jsonl; \"\" = none: the mode "
         "then writes no file")
       .on_resume(may);
+  t.key("files", files,
+        "folder for the files of evaluators (captions.jsonl, confusions.json): FILES/EVAL/STEP, as "
+        "training writes them below RUN/eval; \"\" = they are not written. Further weights of the "
+        "same step get STEP-2 and so on")
+      .on_resume(may);
 }
 
 void RowOptions::bind(config::Table& t, const std::string& place) {

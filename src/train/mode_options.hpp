@@ -39,6 +39,7 @@ struct EvaluateOptions {
   bool every_checkpoint = false;        // checkpoints: of run directories, all, not the newest one
   int64_t batch = 0;                    // 0 = at most the examples of a training pass
   std::string out;                      // "" = no file
+  std::string files;                    // folder; "" = none
   void bind(config::Table& t);
 };
 

@@ -157,6 +157,21 @@ class Caption(harness.RunTest):
                        f'log_likelihood={self.want[1]["log_likelihood"]:.4f}', "captions=1 failed=0",
                     args=[self.dir, "--mode", "caption", f"{self.images}/001.png"])
 
+    def test_files_of_evaluators(self):
+        # The bytes are those of training. Equal weights twice have two folders.
+        out, newest = self.folder + "/files", f"{self.dir}/checkpoints/0000000012.h5"
+        words = ["--set", f'evaluate.from=["{newest}", "{newest}"]', "--set", 'evaluate.evaluators=["captions"]']
+        self.expect(0, args=[self.path, "--mode", "eval", *words], ranks=2)
+        self.assertFalse(os.path.exists(out))
+        self.expect(0, args=[self.path, "--mode", "eval", *words, "--set", f"evaluate.files={out}"], ranks=2)
+        self.assertEqual(sorted(os.listdir(out + "/captions")), ["0000000012", "0000000012-2"])
+        want = f"{self.dir}/eval/captions/0000000012"
+        for folder in glob.glob(out + "/captions/*"):
+            self.assertEqual(sorted(os.listdir(folder)), sorted(os.listdir(want)))
+            for name in os.listdir(want):
+                with open(f"{folder}/{name}", "rb") as a, open(f"{want}/{name}", "rb") as b:
+                    self.assertEqual(a.read(), b.read(), name)
+
     def test_attention_of_a_reference(self):
         self.assertEqual([i for i, row in enumerate(self.want) if "attention" in row], [0, 1, 2])
         few = ["show.data=train", "show.examples=8"]
