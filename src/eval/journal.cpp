@@ -76,8 +76,8 @@ std::string Journal::find(const std::string& identity) {
   std::string out;
   for (auto& [stage, entries] : stages_) {
     std::ranges::stable_sort(entries, {}, &Entry::position);
-    const auto twice = std::ranges::unique(entries, {}, &Entry::position);
-    entries.erase(twice.begin(), twice.end());
+    const auto alike = [](const Entry& a, const Entry& b) { return a.position == b.position; };
+    entries.erase(std::unique(entries.begin(), entries.end(), alike), entries.end());
     int64_t n = 0;
     while (n < int64_t(entries.size()) && entries[size_t(n)].position == n) ++n;
     out += fmt::format("{} {}\n", n, stage);

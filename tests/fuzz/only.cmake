@@ -7,4 +7,4 @@ target_compile_definitions(trainer_flags INTERFACE FUZZING_BUILD_MODE_UNSAFE_FOR
 target_link_options(trainer_flags INTERFACE -fsanitize=address,undefined)
 set(CMAKE_UNITY_BUILD ON)
 set(TRAINER_LEFT_OUT "base/signals|config/describe|device/graphs|io/version|\
-data/(bad_sample|dataset|stream/.*)\\.cpp")
+data/(bad_sample|dataset|image_files|stream/.*)\\.cpp")
