@@ -54,10 +54,10 @@ bool run_cpu_by_rows(std::span<const Gemm> products, Queue& queue);
 // Prepares run_cpu for the shape before its first use. The data need not exist.
 void prepare_cpu(const Gemm&, const Queue&);
 
-// Where rows are alike (Queue::rows_alike), CPUs multiply this many rows at a time and pad the last
-// ones. oneDNN's kernels take 4, 6, 8, 16 or 48 rows at a time and the rest with others, so a
-// multiple of 48 gives all rows the same kernel. 144 rows reach 98 % of the speed of 224 (f32,
-// AVX-512), 96 reach 95 %.
+// CPUs multiply this many rows at a time if rows must be alike (Queue::rows_alike), and pad the
+// last ones. oneDNN's kernels take 4, 6, 8, 16 or 48 rows at a time, and others take the rest. A
+// multiple of 48 gives all rows one kernel. 144 rows reach 98 % of the speed of 224 (f32, AVX-512),
+// 96 reach 95 %.
 constexpr int64_t kAlikeRows = 144;
 
 bool is_one_kernel(const Gemm&);  // true if one kernel of cuBLASLt can do all of the product

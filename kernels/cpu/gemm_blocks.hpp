@@ -25,7 +25,7 @@ struct BlockSize {
 };
 BlockSize block_size(const GemmKey& key);
 
-// Cuts a length into blocks, of which the last one may be shorter.
+// Cuts a length into blocks. The last one may be shorter.
 struct Cut {
   // Blocks are multiples of this many floats: a cache line, and an AVX-512 register.
   static constexpr int64_t kUnit = 16;

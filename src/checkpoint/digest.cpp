@@ -14,7 +14,7 @@ constexpr int64_t kReadAtOnce = 1 << 22;  // elements, which bounds the copy of 
 constexpr uint64_t kStep = 0x9e3779b97f4a7c15, kFirst = 0xff51afd7ed558ccd,
                    kSecond = 0xc4ceb9fe1a85ec53;
 
-// Adds up the hashes of n elements with the bits of Word, the first of which has index `begin`.
+// Adds up the hashes of n elements with the bits of Word. The first one has index `begin`.
 template <class Word>
 uint64_t sum_of_hashes(const void* data, int64_t n, uint64_t seed, int64_t begin) {
   const auto* bytes = static_cast<const char*>(data);

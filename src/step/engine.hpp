@@ -31,7 +31,7 @@ namespace step {
 // capability.
 using MakePass = std::function<std::unique_ptr<models::ForwardPass>(const models::Model&)>;
 
-// Such a pass with its type.
+// A pass beside training, and the type of its products.
 struct SidePass {
   template <class Make>
   SidePass(Make make_pass, std::optional<device::DType> type = {}, bool with_average = false)

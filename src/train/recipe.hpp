@@ -166,7 +166,7 @@ struct Recipe {
   void check_average(config::Deck& deck) const;
   void check_extract(config::Deck& deck, const models::Model& made) const;
   void check_predict(config::Deck& deck) const;
-  // Returns the data sets of which the modes extract and predict read the images.
+  // Returns the data sets whose images the modes extract and predict read.
   std::set<std::string> image_sets() const;
   static Features image_features(const models::Model& made);
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests mean average precision, precision and recall at k, masks and several classes per image
-// with made scores, of which many are equal. NumPy computed the values (record_class_scores.py).
+// with made scores, many of them equal. NumPy computed the values (record_class_scores.py).
 #include <gtest/gtest.h>
 
 #include <cmath>
