@@ -86,6 +86,7 @@ struct EvalOptions {
   std::string data;
   config::Duration every;
   bool at_start = false, at_end = true;
+  std::string when;                // rule about a measure of training; "" = none
   Weights weights = Weights::raw;  // both: see evaluations()
   Compute compute = Compute::run;
   // Returns the type of the products' operands; nothing: that of the run.

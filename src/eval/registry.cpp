@@ -16,6 +16,14 @@ void EvalOptions::bind(config::Table& t) {
   t.duration("every", every, "how often; 0 = never but at start or end").on_resume(may);
   t.key("at_start", at_start, "before the first step of a new run, too").on_resume(may);
   t.key("at_end", at_end, "after the last step, too").on_resume(may);
+  t.key(
+       "when", when,
+       "MEASURE:below:VALUE or MEASURE:above:VALUE, for example \"loss:below:2.5\": leaves out the "
+       "evaluations of `every` at steps whose training measure is not on this side; those at start "
+       "and end remain")
+      .on_resume(may);
+  if (!when.empty() && !(every.set() && every.value > 0))
+    t.error("when", "chooses among the evaluations of `every`, which is not set");
   t.choice(
        "weights", weights, kWeightsNames,
        "raw: the weights as trained; ema: their average ([ema]), whose rows are called NAME_ema in "

@@ -22,7 +22,8 @@ class ClassifyPass : public ForwardPass {
 class ClassScorePass : public ForwardPass {
  public:
   virtual void prepare(const HostBatch& batch, const Inputs& into) const = 0;
-  // Does the work of ClassifyPass::run, and writes the logits, f32 [ctx.batch, classes] on the host.
+  // Does the work of ClassifyPass::run, and writes the logits, f32 [ctx.batch, classes] on the
+  // host.
   virtual void run(nn::Context& ctx, const Inputs& inputs, double* loss, double* rank,
                    float* logits) = 0;
   void plan(nn::Context& ctx, const Inputs& inputs) override {

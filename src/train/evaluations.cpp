@@ -114,7 +114,12 @@ bool Evaluations::wanted(const Evaluation& e, Which which) const {
   auto has_values = [&] {
     return attempt_.world().max(int64_t(files_.metrics().has_eval(e.name, step))) > 0;
   };
-  return is_wanted(e.times, which, step, attempt_.total, last, has_values);
+  if (!is_wanted(e.times, which, step, attempt_.total, last, has_values)) return false;
+  if (which == Which::at_start || (last && e.times.at_end)) return true;
+  const std::string problem = attempt_.state.watched.problem(e.options.when);
+  if (!problem.empty() && which == Which::due)
+    log::line("eval={} step={} left out: {}", e.name, step, problem);
+  return problem.empty();
 }
 
 Evaluations::Outcome Evaluations::run(Which which) {

@@ -154,8 +154,9 @@ namespace {
 
 constexpr const char* kModel = "the model";  // reader of data sets, in messages
 
-// Checks that the metrics exist that checkpoint.best and early_stop name.
-void check_metrics(const Recipe& recipe, config::Deck& deck) {
+// Checks that the metrics exist that checkpoint.best and early_stop name, and the measures of
+// eval.NAME.when.
+void check_metrics(const Recipe& recipe, config::Deck& deck, const models::Model& made) {
   auto metric = [&](const std::string& key, const std::string& choice) {
     if (choice.empty()) return;
     try {
@@ -171,6 +172,14 @@ void check_metrics(const Recipe& recipe, config::Deck& deck) {
       parse_threshold(recipe.checkpoint.passes, recipe.evaluations());
   } catch (const base::Error& e) {
     deck.error("checkpoint.passes", e.what());
+  }
+  for (const auto& [name, options] : recipe.evals) {
+    if (options.when.empty()) continue;
+    try {
+      parse_measure_rule(options.when, made.measures());
+    } catch (const base::Error& e) {
+      deck.error(fmt::format("eval.{}.when", name), e.what());
+    }
   }
 }
 
@@ -321,7 +330,7 @@ void Recipe::cross_check(config::Deck& deck) const {
   for (const std::string& name : index.data) known("index.data", name);
 
   check_average(deck);
-  check_metrics(*this, deck);
+  check_metrics(*this, deck, *made);
   check_chosen(*this, deck);
   check_machine(*this, deck, *made);
   check_paths(*this, deck, made->parameters());

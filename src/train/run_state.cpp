@@ -12,6 +12,7 @@ RunState::RunState(const Recipe& recipe, const config::Deck& resolved)
       name(recipe.run.name),
       notes(recipe.run.notes),
       version(kVersion) {
+  watched = WatchedMeasures(recipe.evals);
   if (!recipe.checkpoint.best.empty())
     best = Tracker("best", parse_metric_choice(recipe.checkpoint.best, recipe.evaluations()));
   if (!recipe.checkpoint.passes.empty())
@@ -40,6 +41,7 @@ void RunState::members(MemberList& list) {
   best.members(list);
   patience.members(list);
   threshold.members(list);
+  watched.members(list);
   list.number("uptime_s", uptime_s);
   if (list.has("loss_scale", loss_scale.has_value())) {
     if (!loss_scale) loss_scale.emplace();
@@ -71,6 +73,7 @@ RunState RunState::read(const checkpoint::State& from) const {
   out.best = best;
   out.patience = patience;
   out.threshold = threshold;
+  out.watched = watched;
   out.threshold.forget();
   out.best.forget();
   out.patience.forget();
@@ -93,6 +96,7 @@ void RunState::continue_from(const RunState& saved, double cores) {
   best = saved.best;
   patience = saved.patience;
   threshold = saved.threshold;
+  watched = saved.watched;
   origin = saved.origin;
 }
 

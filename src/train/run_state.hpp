@@ -19,6 +19,7 @@ struct RunState {
   Progress progress;
   Tracker best, patience;    // for checkpoint.best and [early_stop]
   Threshold threshold;       // for checkpoint.passes
+  WatchedMeasures watched;   // for eval.NAME.when
   double uptime_s = 0;       // uptime of the attempt that saves
   int64_t global_batch = 0;  // batch size of that attempt; 0: not known
   std::optional<optim::Optimizer::ScaleState> loss_scale;  // fp16 only

@@ -2,8 +2,6 @@
 #include "train/tracker.hpp"
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
 #include <utility>
 
 #include "base/text.hpp"
@@ -79,23 +77,15 @@ MetricChoice parse_metric_choice(const std::string& text,
 
 ThresholdChoice parse_threshold(const std::string& text,
                                 const std::map<std::string, eval::EvalOptions>& evals) {
-  const size_t slash = text.find('/'), last = text.rfind(':'),
-               side = last == text.npos || last == 0 ? text.npos : text.rfind(':', last - 1);
-  const std::string how = side == text.npos ? "" : text.substr(side + 1, last - side - 1);
-  ThresholdChoice choice;
-  const char* end = text.data() + text.size();
-  const auto parsed =
-      std::from_chars(last == text.npos ? end : text.data() + last + 1, end, choice.value);
-  if (slash == text.npos || side == text.npos || side < slash ||
-      (how != "below" && how != "above") || parsed.ec != std::errc() || parsed.ptr != end ||
-      !std::isfinite(choice.value))
+  Bound bound;
+  const bool readable = bound.parse(text);
+  const size_t slash = bound.of.find('/');
+  if (!readable || slash == text.npos)
     base::fail(base::Exit::config,
                "\"{}\" is not EVAL/METRIC:below:VALUE or EVAL/METRIC:above:VALUE, for example "
                "\"val/perplexity:below:30\"",
                text);
-  choice.evaluator = text.substr(0, slash);
-  choice.metric = own_name(text.substr(slash + 1, side - slash - 1));
-  choice.below = how == "below";
+  ThresholdChoice choice{bound.of.substr(0, slash), own_name(bound.of.substr(slash + 1)), bound};
   check_metric(choice.evaluator, choice.metric, evals);
   return choice;
 }
@@ -105,7 +95,7 @@ bool Threshold::update(const std::string& evaluator,
   if (choice_.evaluator.empty() || evaluator != choice_.evaluator) return false;
   for (const auto& [metric, value] : values) {
     if (metric != choice_.metric) continue;
-    const bool beyond = choice_.below ? value < choice_.value : value > choice_.value;
+    const bool beyond = choice_.bound.holds(value);
     return std::exchange(beyond_, double(beyond)) == 0 && beyond;
   }
   return false;

@@ -10,6 +10,7 @@
 
 #include "config/table.hpp"
 #include "eval/evaluator.hpp"
+#include "train/measure_rule.hpp"
 #include "train/member_list.hpp"
 
 namespace train {
@@ -67,8 +68,7 @@ class Tracker {
 // A choice "EVAL/METRIC:below:VALUE" or ":above:VALUE".
 struct ThresholdChoice {
   std::string evaluator, metric;
-  bool below = true;
-  double value = 0;
+  Bound bound;
 };
 // Error(Exit::config) as parse_metric_choice.
 ThresholdChoice parse_threshold(const std::string& text,

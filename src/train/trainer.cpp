@@ -118,6 +118,7 @@ bool Trainer::accept(const step::StepReport& report) {
   Progress& progress = attempt_.state.progress;
   switch (verdict.action) {
     case Guard::Action::keep:
+      attempt_.state.watched.update(job_.engine().measures(), report.measures);
       log_.record(report, false);
       return true;
     case Guard::Action::overflow:

@@ -39,6 +39,31 @@ preprocess = "@train"
         self.assertEqual(len(tokens), 1)
         self.assertEqual(tokens.pop() % 1, 0)  # of 40 captions
 
+    def test_a_measure_of_training_chooses_the_steps(self):
+        args = [self.deck(), "--set", "eval.val.every_steps=1", "--set", "checkpoint.every_steps=1",
+                "--set", "checkpoint.keep_last=100"]
+        self.expect(0, args=[*args, "--dir", self.folder + "/all"])
+        losses = {row["step"]: row["loss"] for row in self.rows("train", self.folder + "/all")}
+        bound = sorted(losses.values())[len(losses) // 2]
+        wanted = [step for step, loss in losses.items() if loss > bound or step == max(losses)]
+        self.assertLess(1, len(wanted))
+        self.assertLess(len(wanted), len(losses))
+        rule = ["--set", f'eval.val.when="loss:above:{bound!r}"']
+        self.expect(0, f"left out: loss={bound:.6g} is not above {bound:.6g}",
+                    args=[*args, *rule, "--dir", self.folder + "/some"], ranks=1)
+        self.assertEqual([row["step"] for row in self.rows("eval", self.folder + "/some")], wanted)
+        # A checkpoint keeps the measure, so a run that goes on from one makes the same evaluations.
+        before = self.rows("eval", self.folder + "/some")
+        again = ["--dir", self.folder + "/some", "--set", f'checkpoint.resume="{wanted[0]}"']
+        self.expect(0, args=[*args, *rule, *again], ranks=1)
+        self.assertEqual([(row["step"], row["perplexity"]) for row in self.rows("eval", self.folder + "/some")],
+                         [(row["step"], row["perplexity"]) for row in before])
+        for rule, text in (("lost:below:2", 'the model has no measure "lost"; did you mean "loss"?'),
+                           ("loss:2", "MEASURE:below:VALUE")):
+            self.expect(2, "eval.val.when", text, args=[*args, "--set", f'eval.val.when="{rule}"', "--validate"])
+        self.expect(2, "eval.val.when", "`every`",
+                    args=[*args, "--set", 'eval.val.when="loss:below:2"', "--set", "eval.val.every_steps=0", "--validate"])
+
     def test_no_result_without_targets(self):
         # Empty captions give labels of padding only, for which 0 nats would mean nothing.
         with tarfile.open(f"{self.folder}/blank.tar", "w", format=tarfile.USTAR_FORMAT) as tar:

@@ -146,7 +146,7 @@ TEST(Tracker, GoesOnFromTheNumbersOfACheckpoint) {
 
 TEST(Threshold, SaysWhenItIsPassed) {
   for (const bool below : {true, false}) {
-    Threshold t({"val", "loss", below, 3});
+    Threshold t({"val", "loss", {"val/loss", below, 3}});
     const double sign = below ? 1 : -1;
     // Distances from 3, positive before the threshold.
     const std::pair<double, bool> steps[] = {{2, false},  {0, false}, {-0.1, true}, {-2, false},
@@ -161,7 +161,7 @@ TEST(Threshold, SaysWhenItIsPassed) {
     checkpoint::State state;
     MemberWriter writer(state);
     t.members(writer);
-    Threshold after({"val", "loss", below, 3});
+    Threshold after({"val", "loss", {"val/loss", below, 3}});
     MemberReader reader(state);
     after.members(reader);
     EXPECT_FALSE(after.update("val", {{"loss", 3 - sign}}));
