@@ -45,11 +45,14 @@ void need_matrix(Op op, const char* name, const View& view, DType type, int64_t 
         name, view.count, least, rows, columns, leading);
 }
 
+void need_id(Op op, int32_t id, int64_t row, int64_t begin, int64_t end) {
+  if (id < begin || id >= end) [[unlikely]]
+    base::fail(base::Exit::internal, "{}: id {} of row {} is outside [{}, {})", name_of(op), id,
+               row, begin, end);
+}
+
 void need_ids(Op op, const int32_t* ids, int64_t rows, int64_t begin, int64_t end) {
-  for (int64_t r = 0; r < rows; ++r)
-    if (ids[r] < begin || ids[r] >= end) [[unlikely]]
-      base::fail(base::Exit::internal, "{}: id {} of row {} is outside [{}, {})", name_of(op),
-                 ids[r], r, begin, end);
+  for (int64_t r = 0; r < rows; ++r) need_id(op, ids[r], r, begin, end);
 }
 
 }  // namespace kernels

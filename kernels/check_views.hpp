@@ -30,7 +30,8 @@ void allow_view(Op op, const char* name, const View& view, DType type,
 void need_matrix(Op op, const char* name, const View& view, DType type, int64_t rows,
                  int64_t columns, int64_t leading);
 
-// Refuses ids outside [begin, end). It reads data, so only run_cpu may call it.
+// Refuse ids outside [begin, end). They read data, so only run_cpu may call them.
+void need_id(Op op, int32_t id, int64_t row, int64_t begin, int64_t end);
 void need_ids(Op op, const int32_t* ids, int64_t rows, int64_t begin, int64_t end);
 
 }  // namespace kernels

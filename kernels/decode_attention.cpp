@@ -22,7 +22,8 @@ void check(const DecodeAttention& a) {
   allow_view(a.op, "first", a.first, DType::i32, {a.rows});
 }
 
-// Counts two products. Queries that share keys read them from memory once, but are counted alone.
+// Counts two products with all keys. Queries that share keys read them from memory once, but are
+// counted alone.
 Cost cost(const DecodeAttention& a) {
   const int64_t read = a.rows * a.keys * a.heads * a.head_dim;
   return {4 * read, a.q.bytes() + a.o.bytes() + 2 * read * device::size_of(a.q.type) +

@@ -10,12 +10,23 @@
 #include "kernels/cpu/vector_table.hpp"
 
 namespace kernels {
+namespace {
+
+// Returns the number of keys of a row whose index is given.
+int64_t keys_of(const int32_t* index, int64_t keys) {
+  while (keys > 1 && index[keys - 1] < 0) --keys;
+  return keys;
+}
+
+}  // namespace
 
 void run_cpu(const DecodeAttention& a, Queue& queue) {
   if (a.rows == 0) return;
   const int32_t *index = a.index.none() ? nullptr : a.index.i32(),
                 *first = a.first.none() ? nullptr : a.first.i32();
-  if (index) need_ids(a.op, index, a.rows * a.keys, 0, a.cache_rows);
+  for (int64_t r = 0; index && r < a.rows; ++r)
+    for (int64_t j = 0, n = keys_of(index + r * a.keys, a.keys); j < n; ++j)
+      need_id(a.op, index[r * a.keys + j], r, 0, a.cache_rows);
   if (first) need_ids(a.op, first, a.rows, 0, a.cache_rows - a.keys + 1);
   const int64_t width = a.heads * a.head_dim, items = a.rows * a.heads,
                 floats = base::round_up(a.keys, 16) + base::round_up(a.head_dim, 16);
@@ -35,7 +46,7 @@ void run_cpu(const DecodeAttention& a, Queue& queue) {
                                 .v = at(a.v, head),
                                 .index = index ? index + r * a.keys : nullptr,
                                 .first = first ? first[r] : 0,
-                                .keys = a.keys,
+                                .keys = index ? keys_of(index + r * a.keys, a.keys) : a.keys,
                                 .head_dim = a.head_dim,
                                 .stride = width};
         loops.decode_attention(one, scratch + t * floats);

@@ -28,13 +28,16 @@ __global__ void __launch_bounds__(kDecodeThreads) decode_heads(DecodeTensors<T> 
   const int64_t row = int64_t(blockIdx.x) / a.heads, width = int64_t(a.heads) * a.head_dim;
   const int64_t head = int64_t(blockIdx.x) % a.heads * a.head_dim;
   const int lane = int(threadIdx.x) % kWarp;
+  const int32_t* index = a.index ? a.index + row * a.keys : nullptr;
+  int keys = a.keys;
+  while (index && keys > 1 && index[keys - 1] < 0) --keys;
   auto element_of_key = [&](int j) {
-    const int64_t key = a.index ? a.index[row * a.keys + j] : a.first[row] + j;
+    const int64_t key = index ? index[j] : a.first[row] + j;
     return key * width + head;
   };
   const T* q = a.q + row * width + head;
   float top = -INFINITY;
-  for (int j = int(threadIdx.x) / kWarp; j < a.keys; j += kDecodeThreads / kWarp) {
+  for (int j = int(threadIdx.x) / kWarp; j < keys; j += kDecodeThreads / kWarp) {
     const T* k = a.k + element_of_key(j);
     float sum = 0;
     for (int d = lane; d < a.head_dim; d += kWarp) sum = fmaf(widen(q[d]), widen(k[d]), sum);
@@ -44,7 +47,7 @@ __global__ void __launch_bounds__(kDecodeThreads) decode_heads(DecodeTensors<T> 
   }
   top = block_max(top, shared);
   float total = 0;
-  for (int j = int(threadIdx.x); j < a.keys; j += kDecodeThreads) {
+  for (int j = int(threadIdx.x); j < keys; j += kDecodeThreads) {
     const float e = expf(weights[j] - top);
     total += e;
     T rounded;
@@ -54,7 +57,7 @@ __global__ void __launch_bounds__(kDecodeThreads) decode_heads(DecodeTensors<T> 
   total = block_sum(total, shared);
   for (int d = int(threadIdx.x); d < a.head_dim; d += kDecodeThreads) {
     float sum = 0;
-    for (int j = 0; j < a.keys; ++j) sum = fmaf(weights[j], widen(a.v[element_of_key(j) + d]), sum);
+    for (int j = 0; j < keys; ++j) sum = fmaf(weights[j], widen(a.v[element_of_key(j) + d]), sum);
     narrow(sum / total, a.o[row * width + head + d]);
   }
 }

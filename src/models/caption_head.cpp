@@ -97,7 +97,9 @@ void CaptionHead::place_targets(nn::Context& ctx, const TextRows& rows, View lab
                   ctx.table(true, pass.labels),
                   ctx.table(true, pass.scale),
                   ctx.arena.save(int64_t(pass.index.size())),
-                  global_batch ? ctx.table(true, pass.examples) : View{}};
+                  global_batch ? ctx.table(true, pass.examples) : View{},
+                  {},
+                  {}};
 }
 
 void CaptionHead::read_losses(nn::Context& ctx, const Pass& pass,
@@ -190,6 +192,19 @@ void CaptionHead::forward_backward(nn::Context& ctx, View y, const TextRows& tex
   });
 }
 
+void CaptionHead::pick_logits(nn::Context& ctx, const Chunk& c, int64_t chunk,
+                              const Pass& pass) const {
+  const int64_t first = pass.first_pick[size_t(chunk)],
+                count = pass.first_pick[size_t(chunk) + 1] - first;
+  if (count == 0) return;
+  ctx.run(kernels::GatherRows{.y = pass.targets.picked.slice(first, count),
+                              .x = c.logits,
+                              .index = pass.targets.pick_index.slice(first, count),
+                              .rows = count,
+                              .width = 1,
+                              .source_rows = c.logits.count});
+}
+
 void CaptionHead::evaluate(nn::Context& ctx, View y, const TextRows& text, const Pass& pass) const {
   const Targets& targets = pass.targets;
   ForwardBlock block(ctx, block_, -1);
@@ -202,6 +217,7 @@ void CaptionHead::evaluate(nn::Context& ctx, View y, const TextRows& text, const
   for (int64_t i = 0; i < pass.first.back(); ++i) {
     auto part = [&](View v) { return v.slice(i * chunk, chunk); };
     forward_chunk(ctx, c, normed, part(targets.index), kernel);
+    if (!targets.picked.none()) pick_logits(ctx, c, i, pass);
     ctx.run(kernels::SoftmaxXent{.logits = c.logits,
                                  .labels = part(targets.labels),
                                  .loss = part(targets.loss),

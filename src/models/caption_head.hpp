@@ -29,6 +29,9 @@ class CaptionHead {
     int64_t rows = 0;                 // of a chunk
     View index, labels, scale, loss;  // [chunks * rows]
     View examples;                    // i32 [batch]: first target; none without gradients
+    // Logits that an evaluation also returns: i32 [picks], element of the chunk's logits [rows,
+    // vocabulary]; f32 [picks]. None: no logits.
+    View pick_index, picked;
   };
   // The state of one pass, from place_targets() to its end.
   struct Pass {
@@ -37,6 +40,7 @@ class CaptionHead {
     std::vector<int32_t> positions, index, labels;  // by target; position -1: padding
     std::vector<int32_t> examples;                  // by example: its first target
     std::vector<float> scale;                       // by target
+    std::vector<int64_t> first_pick;                // [chunks + 1], or empty: no picks
     bool accumulate_made = false;                   // the product of a second chunk is prepared
   };
   // Makes the targets, which live until the arena is popped. Every position that carries weight
@@ -48,7 +52,7 @@ class CaptionHead {
   // y [rows.count(), width]. Computes the losses, with smoothing, and their gradient dy.
   void forward_backward(nn::Context& ctx, View y, const TextRows& rows, View dy, int next_block,
                         Pass& pass) const;
-  // Computes the losses without smoothing, and no gradients.
+  // Computes the losses without smoothing and the picked logits, and no gradients.
   void evaluate(nn::Context& ctx, View y, const TextRows& rows, const Pass& pass) const;
   // Waits for the losses [batch * length], by position. Positions without weight have 0.
   void read_losses(nn::Context& ctx, const Pass& pass, std::vector<float>& row_loss) const;
@@ -67,6 +71,7 @@ class CaptionHead {
   // Computes the logits of a chunk's rows.
   void forward_chunk(nn::Context& ctx, const Chunk& chunk, View normed, View index,
                      View kernel) const;
+  void pick_logits(nn::Context& ctx, const Chunk& c, int64_t chunk, const Pass& pass) const;
   // Adds the targets of an example to the tables of the pass.
   void add_targets(const TextRows& rows, View labels, View weights, int64_t example,
                    int64_t global_batch, bool planned, Pass& pass) const;

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "kernels/attention.hpp"
+#include "kernels/decode_attention.hpp"
 #include "models/block_scope.hpp"
 
 namespace models {
@@ -13,9 +14,10 @@ using Layer = CaptionDecoder::Layer;
 
 // The rows of images that one layer computes together. More would leave the cache between ops.
 constexpr int64_t kRowsAtOnce = 4096;
-// The largest second extent of a grid on a GPU, where attention has one block per sequence and
-// head.
-constexpr int64_t kMostHeads = 65535;
+
+int64_t images_at_once(int64_t batch, int64_t rows) {
+  return std::clamp<int64_t>(kRowsAtOnce / rows, 1, batch);
+}
 
 // Returns a context whose products see one chunk of one image each, unless rows are alike anyway.
 nn::Context by_chunk(const nn::Context& ctx, int64_t chunks) {
@@ -26,11 +28,6 @@ nn::Context by_chunk(const nn::Context& ctx, int64_t chunks) {
 }
 
 }  // namespace
-
-int64_t PairDecoder::images_at_once(int64_t batch, int64_t rows) const {
-  const int64_t most = std::min(kRowsAtOnce, kMostHeads / decoder_.config().heads);
-  return std::clamp<int64_t>(most / rows, 1, batch);
-}
 
 void PairDecoder::project(nn::Context& ctx, View encoded, std::vector<Memory>& memory) const {
   const CaptionDecoder::Stack& stack = decoder_.stack();
@@ -54,13 +51,15 @@ void PairDecoder::project(nn::Context& ctx, View encoded, std::vector<Memory>& m
 
 void PairDecoder::embed(nn::Context& ctx, const TextChunks& chunks, Tile tile, View x) const {
   const CaptionDecoder& d = decoder_;
-  const int64_t width = d.config().width, begin = tile.first * chunks.rows,
-                rows = tile.count * chunks.rows;
+  const int64_t width = d.config().width, rows = tile.count * chunks.rows();
   device::Arena::Scope scope(ctx.arena);
-  auto part = [&](const std::vector<int32_t>& all) {
-    return ctx.table(false, std::vector<int32_t>(all.begin() + begin, all.begin() + begin + rows));
-  };
-  const View ids = part(chunks.ids), at = part(chunks.positions);
+  std::vector<int32_t> id, position;
+  for (int64_t c = tile.first; c < tile.first + tile.count; ++c)
+    for (const TextChunks::Row& row : chunks[c].rows) {
+      id.push_back(row.id);
+      position.push_back(row.position);
+    }
+  const View ids = ctx.table(false, id), at = ctx.table(false, position);
   const View fixed = d.position_parameter() < 0 ? ctx.table(false, d.fixed_positions()) : View{};
   const View positions = ctx.arena.temporary(rows * width);
   ForwardBlock weights(ctx, d.first_block(), d.stack().first_block());
@@ -90,19 +89,16 @@ void PairDecoder::attend_to_text(nn::Context& ctx, const Layer& layer, const Tex
   for (int64_t j = 0; j < c.slices; ++j)
     c.run_by_rows({self.query.product(c, n, rows, j, s.q), self.key.product(c, n, rows, j, s.k),
                    self.value.product(c, n, rows, j, s.v)});
-  const View offsets = texts.offsets.slice(0, copies * texts.sequences + 1);
-  c.run(kernels::AttentionForward{.o = s.o,
-                                  .q = s.q,
-                                  .k = s.k,
-                                  .v = s.v,
-                                  .shape = {.batch = copies * texts.sequences,
-                                            .heads = self.heads,
-                                            .query_length = decoder_.config().length,
-                                            .key_length = decoder_.config().length,
-                                            .head_dim = width / self.heads,
-                                            .mask = kernels::Mask::causal,
-                                            .query_offsets = offsets,
-                                            .key_offsets = offsets}});
+  c.run(kernels::DecodeAttention{.o = s.o,
+                                 .q = s.q,
+                                 .k = s.k,
+                                 .v = s.v,
+                                 .index = texts.prefixes.slice(0, rows * texts.depth),
+                                 .rows = rows,
+                                 .heads = self.heads,
+                                 .head_dim = width / self.heads,
+                                 .keys = texts.depth,
+                                 .cache_rows = rows});
   self.forward_output(c, s, rows, y, x);
 }
 
@@ -168,28 +164,36 @@ void PairDecoder::first_layer(nn::Context& ctx, const Texts& texts, const Memory
   }
 }
 
+PairDecoder::Texts PairDecoder::make_texts(nn::Context& ctx, const TextChunks& chunks,
+                                           Tile tile) const {
+  const int64_t width = decoder_.config().width, rows = tile.count * chunks.rows(),
+                depth = chunks.depth(), most = images_at_once(ctx.batch, rows);
+  std::vector<int32_t> prefixes(size_t(most * rows * depth), -1), repeat;
+  for (int64_t i = 0; i < most * rows; ++i) {
+    repeat.push_back(int32_t(i % rows));
+    const int64_t r = i % rows % chunks.rows();
+    const auto& of_chunk = chunks[tile.first + i % rows / chunks.rows()].rows;
+    int32_t at = int32_t(r);
+    for (int64_t j = of_chunk[size_t(r)].position; j >= 0; --j, at = of_chunk[size_t(at)].parent)
+      prefixes[size_t(i * depth + j)] = int32_t(i - r + at);
+  }
+  return {.rows = rows,
+          .chunks = tile.count,
+          .depth = depth,
+          .prefixes = ctx.table(false, prefixes),
+          .repeat = ctx.table(false, repeat),
+          .embedded = ctx.arena.temporary(rows * width),
+          .seen = ctx.arena.temporary(rows * width),
+          .query = ctx.make_activation(false, rows * width)};
+}
+
 void PairDecoder::run(nn::Context& ctx, const TextChunks& chunks, Tile tile,
                       const std::vector<Memory>& memory, int next_block, View x) const {
   device::Arena::Scope scope(ctx.arena);
   const CaptionDecoder::Stack& stack = decoder_.stack();
-  const int64_t width = decoder_.config().width, rows = tile.count * chunks.rows,
-                most = images_at_once(ctx.batch, rows),
-                sequence = chunks.first_sequence[size_t(tile.first)],
-                sequences = chunks.first_sequence[size_t(tile.first + tile.count)] - sequence;
-  std::vector<int32_t> offsets(1, 0), repeat;
-  for (int64_t i = 0; i < most; ++i) {
-    for (int64_t s = sequence; s < sequence + sequences; ++s)
-      offsets.push_back(offsets.back() + chunks.offsets[size_t(s) + 1] - chunks.offsets[size_t(s)]);
-    for (int64_t r = 0; r < rows; ++r) repeat.push_back(int32_t(r));
-  }
-  const Texts texts{.rows = rows,
-                    .sequences = sequences,
-                    .chunks = tile.count,
-                    .offsets = ctx.table(false, offsets),
-                    .repeat = ctx.table(false, repeat),
-                    .embedded = ctx.arena.temporary(rows * width),
-                    .seen = ctx.arena.temporary(rows * width),
-                    .query = ctx.make_activation(false, rows * width)};
+  const Texts texts = make_texts(ctx, chunks, tile);
+  const int64_t width = decoder_.config().width, rows = texts.rows,
+                most = images_at_once(ctx.batch, rows);
   embed(ctx, chunks, tile, texts.embedded);
   for (size_t i = 0; i < stack.size(); ++i) {
     ForwardBlock weights(ctx, stack.block(i),

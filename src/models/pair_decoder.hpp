@@ -24,23 +24,23 @@ class PairDecoder {
   // lives until the arena is popped.
   void project(nn::Context& ctx, View encoded, std::vector<Memory>& memory) const;
   // Computes the decoder's output before its final norm: x [batch * tile.count * chunks.rows,
-  // width]. Rows are ordered by image, chunk and text.
+  // width]. Rows are ordered by image and chunk.
   void run(nn::Context& ctx, const TextChunks& chunks, Tile tile, const std::vector<Memory>& memory,
            int next_block, View x) const;
 
  private:
   // The rows of a tile for one image: tables, and the tensors that are equal for all images.
   struct Texts {
-    int64_t rows = 0, sequences = 0, chunks = 0;
-    View offsets;  // i32 [most images * sequences + 1]: first row of each sequence
-    View repeat;   // i32 [most images * rows]: i % rows
+    int64_t rows = 0, chunks = 0, depth = 0;
+    View prefixes;  // i32 [most images * rows, depth]: the rows that a row sees, then -1
+    View repeat;    // i32 [most images * rows]: i % rows
     View embedded, seen, query;
   };
   // Images [first, first + count), which are computed together.
   struct Group {
     int64_t first = 0, count = 0;
   };
-  int64_t images_at_once(int64_t batch, int64_t rows) const;
+  Texts make_texts(nn::Context& ctx, const TextChunks& chunks, Tile tile) const;
   void embed(nn::Context& ctx, const TextChunks& chunks, Tile tile, View x) const;
   // Computes y = x + self-attention of `copies` copies of the texts.
   void attend_to_text(nn::Context& ctx, const CaptionDecoder::Layer& layer, const Texts& texts,

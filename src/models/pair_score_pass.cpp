@@ -96,36 +96,57 @@ void CaptionPairScorePass::encode(nn::Context& ctx, const Inputs& inputs) {
 }
 
 // The head computes its logits piece by piece. A piece has rows of one image, unless rows are alike
-// anyway.
+// anyway. It computes the loss of the first target of each row. The losses of its other targets
+// follow from differences of logits, which are picked.
 void CaptionPairScorePass::place_targets(nn::Context& ctx, PairDecoder::Tile tile) {
   const HeadConfig& config = parts_.head_config;
   const bool alike = ctx.queue.rows_alike();
-  const int64_t budget = std::clamp<int64_t>((config.logits_mb << 20) / (4 * config.vocabulary), 1,
-                                             alike ? kPieceRows : chunks_.rows),
-                pieces = base::ceil_div(chunks_.rows, budget),
-                piece = alike ? budget : base::ceil_div(chunks_.rows, pieces);
-  padded_rows_ = alike ? chunks_.rows : pieces * piece;
-  head_.index.clear();
-  head_.labels.clear();
-  for (int64_t b = 0; b < ctx.batch; ++b)
-    for (int64_t c = 0; c < tile.count; ++c)
-      for (int64_t r = 0; r < padded_rows_; ++r) {
-        const int64_t row = (b * tile.count + c) * chunks_.rows + r;
-        const size_t text_row = size_t((tile.first + c) * chunks_.rows + r);
-        const bool scored = r < chunks_.rows && chunks_.texts[text_row] >= 0;
-        head_.index.push_back(scored ? int32_t(row) : -1);
-        head_.labels.push_back(scored ? chunks_.labels[text_row] : 0);
-      }
-  const int64_t count = base::round_up(int64_t(head_.index.size()), piece);
-  head_.index.resize(size_t(count), -1);
-  head_.labels.resize(size_t(count), 0);
+  const int64_t rows = chunks_.rows(),
+                budget = std::clamp<int64_t>((config.logits_mb << 20) / (4 * config.vocabulary), 1,
+                                             alike ? kPieceRows : rows),
+                pieces = base::ceil_div(rows, budget),
+                piece = alike ? budget : base::ceil_div(rows, pieces);
+  padded_rows_ = alike ? rows : pieces * piece;
+  const int64_t count = base::round_up(ctx.batch * tile.count * padded_rows_, piece);
+  head_.index.assign(size_t(count), -1);
+  head_.labels.assign(size_t(count), 0);
   head_.first = {0, count / piece};
-  head_.targets = {piece, ctx.table(false, head_.index), ctx.table(false, head_.labels),
-                   {},    ctx.arena.temporary(count),    {}};
+  head_.first_pick.assign(1, 0);
+  std::vector<int32_t> picks;
+  auto end_pieces = [&](int64_t number) {
+    while (int64_t(head_.first_pick.size()) <= number)
+      head_.first_pick.push_back(int64_t(picks.size()));
+  };
+  for (int64_t i = 0; i < ctx.batch * tile.count; ++i)
+    for (const TextChunks::Chunk& chunk = chunks_[tile.first + i % tile.count];
+         const TextChunks::Target& target : chunk.targets) {
+      const int64_t at = i * padded_rows_ + target.row;
+      const TextChunks::Target& first = chunk.targets[size_t(target.first)];
+      if (&target == &first) {
+        head_.index[size_t(at)] = int32_t(i * rows + target.row);
+        head_.labels[size_t(at)] = target.label;
+        continue;
+      }
+      end_pieces(at / piece);
+      for (int32_t label : {target.label, first.label})
+        picks.push_back(base::narrow<int32_t>(at % piece * config.vocabulary + label));
+    }
+  end_pieces(count / piece);
+  head_.targets = {.rows = piece,
+                   .index = ctx.table(false, head_.index),
+                   .labels = ctx.table(false, head_.labels),
+                   .scale = {},
+                   .loss = ctx.arena.temporary(count),
+                   .examples = {},
+                   .pick_index = {},
+                   .picked = {}};
+  if (picks.empty()) return;
+  head_.targets.pick_index = ctx.table(false, picks);
+  head_.targets.picked = ctx.arena.temporary(int64_t(picks.size()));
 }
 
 void CaptionPairScorePass::run_tile(nn::Context& ctx, PairDecoder::Tile tile) {
-  const int64_t rows = ctx.batch * tile.count * chunks_.rows;
+  const int64_t rows = ctx.batch * tile.count * chunks_.rows();
   const View x = ctx.arena.temporary(rows * parts_.decoder.config().width);
   decoder_.run(ctx, chunks_, tile, memory_, parts_.head.block(), x);
   place_targets(ctx, tile);
@@ -137,15 +158,28 @@ void CaptionPairScorePass::run_tile(nn::Context& ctx, PairDecoder::Tile tile) {
 
 void CaptionPairScorePass::add_scores(nn::Context& ctx, PairDecoder::Tile tile, int64_t texts,
                                       double* scores) {
-  device::read_on_host(head_.targets.loss, ctx.queue, [&](View loss) {
-    for (int64_t b = 0; b < ctx.batch; ++b)
-      for (int64_t c = 0; c < tile.count; ++c) {
-        const float* of_chunk = loss.f32() + (b * tile.count + c) * padded_rows_;
-        const int32_t* text = chunks_.texts.data() + (tile.first + c) * chunks_.rows;
-        for (int64_t r = 0; r < chunks_.rows; ++r)
-          if (text[r] >= 0) scores[b * texts + text[r]] -= double(of_chunk[r]);
+  std::vector<float> loss(size_t(head_.targets.loss.count)),
+      picked(size_t(head_.targets.picked.count));
+  for (const auto& [from, to] :
+       {std::pair{head_.targets.loss, &loss}, {head_.targets.picked, &picked}})
+    if (!from.none())
+      device::read_on_host(from, ctx.queue,
+                           [&](View v) { std::copy_n(v.f32(), v.count, to->begin()); });
+  const float* pick = picked.data();
+  std::vector<double> nll;
+  for (int64_t i = 0; i < ctx.batch * tile.count; ++i) {
+    const TextChunks::Chunk& chunk = chunks_[tile.first + i % tile.count];
+    nll.clear();
+    for (const TextChunks::Target& target : chunk.targets)
+      if (target.first == int32_t(nll.size())) {
+        nll.push_back(double(loss[size_t(i * padded_rows_ + target.row)]));
+      } else {
+        nll.push_back(nll[size_t(target.first)] + double(pick[1]) - double(pick[0]));
+        pick += 2;
       }
-  });
+    for (const TextChunks::Use& use : chunk.uses)
+      scores[i / tile.count * texts + use.text] -= nll[size_t(use.target)];
+  }
 }
 
 void CaptionPairScorePass::run(nn::Context& ctx, const Inputs& inputs, const TextList& texts,
@@ -155,7 +189,7 @@ void CaptionPairScorePass::run(nn::Context& ctx, const Inputs& inputs, const Tex
   std::fill_n(scores, ctx.batch * texts.count(), 0.0);
   chunks_.assign(texts, int32_t(parts_.pad_id), most_rows(ctx));
   encode(ctx, inputs);
-  const int64_t each = chunks_of_tile(ctx.batch, chunks_.rows);
+  const int64_t each = chunks_of_tile(ctx.batch, chunks_.rows());
   for (int64_t first = 0; first < chunks_.count(); first += each) {
     device::Arena::Scope scope(ctx.arena);
     const PairDecoder::Tile tile{first, std::min(each, chunks_.count() - first)};
@@ -165,8 +199,7 @@ void CaptionPairScorePass::run(nn::Context& ctx, const Inputs& inputs, const Tex
   ctx.arena.pop_low(start);
 }
 
-// Plans the largest tile of each size of chunks. Its texts have one token each, so its tables are
-// the longest.
+// Plans the largest tile of each size of chunks, with the longest tables.
 void CaptionPairScorePass::plan(nn::Context& ctx, const Inputs& inputs) {
   const device::Arena::Mark start = ctx.arena.low();
   encode(ctx, inputs);
@@ -174,7 +207,7 @@ void CaptionPairScorePass::plan(nn::Context& ctx, const Inputs& inputs) {
   for (int64_t size = 1; size <= TextChunks::kSizes; ++size) {
     device::Arena::Scope scope(ctx.arena);
     const int64_t count = chunks_of_tile(ctx.batch, size * step);
-    chunks_.assign_rows(count, size * step);
+    chunks_.assign_rows(count, size * step, parts_.decoder.config().length);
     run_tile(ctx, {0, count});
   }
   ctx.arena.pop_low(start);

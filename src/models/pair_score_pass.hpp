@@ -3,8 +3,9 @@
 //
 // The image is encoded once, and its keys and values of every decoder layer are projected once. The
 // decoder then runs on tiles: some chunks of texts (text_chunks.hpp) for all images of the batch.
-// The rows of a tile are ordered by image, chunk and text. The part of the first layer that sees no
-// image is computed once for all images of a tile.
+// Texts that begin alike share the rows of their beginning. The rows of a tile are ordered by image
+// and chunk. The part of the first layer that sees no image is computed once for all images of a
+// tile.
 //
 // A product sees one image, or one chunk of one image. Its shape depends on the model and the texts
 // alone, and a score has the same bits in every batch.

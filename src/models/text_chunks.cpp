@@ -2,92 +2,136 @@
 #include "models/text_chunks.hpp"
 
 #include <algorithm>
-#include <numeric>
+#include <span>
 
 #include "base/narrow.hpp"
 
 namespace models {
 namespace {
 
-// Returns the number of chunks of that many rows, if texts go into them in order.
-int64_t chunks_of(const std::vector<int64_t>& text_rows, int64_t rows) {
-  int64_t chunks = 0, left = 0;
-  for (int64_t n : text_rows) {
-    if (n == 0) continue;
-    if (n > left) {
-      ++chunks;
-      left = rows;
-    }
-    left -= n;
+// A text up to its last token.
+struct Text {
+  std::span<const int32_t> ids;
+  int32_t number;
+};
+using Texts = std::span<const Text>;
+
+// Returns the texts that have tokens, ordered so that those that begin alike are neighbours.
+std::vector<Text> sorted_texts(const TextList& list, int32_t pad_id) {
+  std::vector<Text> out;
+  for (int64_t t = 0; t < list.count(); ++t) {
+    std::span<const int32_t> ids(list.ids.data() + t * list.length, size_t(list.length));
+    while (!ids.empty() && ids.back() == pad_id) ids = ids.first(ids.size() - 1);
+    if (!ids.empty()) out.push_back({ids, int32_t(t)});
   }
-  return chunks;
+  std::ranges::stable_sort(out, [](const Text& a, const Text& b) {
+    return std::ranges::lexicographical_compare(a.ids, b.ids);
+  });
+  return out;
 }
 
-// Returns the smallest size of a chunk with which the texts need no more chunks than with the
-// largest one.
-int64_t fitting_rows(const std::vector<int64_t>& text_rows, int64_t most) {
-  const int64_t step = most / TextChunks::kSizes, fewest = chunks_of(text_rows, most),
-                longest = text_rows.empty() ? 0 : *std::ranges::max_element(text_rows);
-  int64_t rows = std::max(base::round_up(longest, step), step);
-  while (rows < most && chunks_of(text_rows, rows) > fewest) rows += step;
-  return rows;
+int64_t common_tokens(const Text& a, const Text& b) {
+  return std::ranges::mismatch(a.ids, b.ids).in1 - a.ids.begin();
+}
+
+// Divides sorted texts among chunks of that many rows, in order. Calls `chunk` with each part.
+template <class F>
+void divide(Texts texts, int64_t rows, const F& chunk) {
+  const int64_t most_targets = TextChunks::kTargetsPerRow * rows;
+  size_t begin = 0;
+  int64_t used = 0, targets = 0;
+  for (size_t t = 0; t < texts.size(); ++t) {
+    const auto length = [&](size_t i) { return int64_t(texts[i].ids.size()); };
+    // A text shares the rows of the text before it up to the first token that differs. A row
+    // belongs to a token that follows.
+    int64_t same = t > begin ? common_tokens(texts[t - 1], texts[t]) : 0,
+            shared = t > begin ? std::min(same + 1, length(t - 1)) : 0;
+    if (used + length(t) - shared > rows || targets + length(t) - same > most_targets) {
+      chunk(texts.subspan(begin, t - begin));
+      begin = t;
+      used = targets = same = shared = 0;
+    }
+    used += length(t) - shared;
+    targets += length(t) - same;
+  }
+  if (begin < texts.size()) chunk(texts.subspan(begin));
+}
+
+// Returns the size of a chunk with which the texts have the fewest rows. Chunks of fewer than half
+// of the most rows would make products slow; a single chunk may have any size.
+int64_t fitting_rows(Texts texts, int64_t longest, int64_t most) {
+  const int64_t step = most / TextChunks::kSizes;
+  int64_t best = most, fewest = -1;
+  for (int64_t rows = most; rows >= std::max(longest, step); rows -= step) {
+    int64_t chunks = 0;
+    divide(texts, rows, [&](Texts) { ++chunks; });
+    if (2 * rows < most && chunks > 1) break;
+    if (fewest < 0 || chunks * rows < fewest) {
+      fewest = chunks * rows;
+      best = rows;
+    }
+  }
+  return best;
+}
+
+// Makes the rows and targets of sorted texts, position after position.
+TextChunks::Chunk chunk_of(Texts texts, int32_t pad_id) {
+  TextChunks::Chunk c;
+  c.rows.push_back({});
+  std::vector<int32_t> row(texts.size(), 0);  // of each text: its row at the position
+  std::vector<size_t> left(texts.size());     // texts that have a token at the position
+  for (size_t i = 0; i < left.size(); ++i) left[i] = i;
+  for (int32_t l = 0; !left.empty(); ++l) {
+    std::vector<size_t> longer;
+    const auto length = [&](size_t i) { return int32_t(texts[i].ids.size()); };
+    int32_t last_row = -1, last_label = -1, parent = -1, parent_label = -1;
+    for (size_t i : left) {
+      const int32_t at = row[i], label = texts[i].ids[size_t(l)];
+      if (label != pad_id) {
+        if (at != last_row || label != last_label) {
+          const bool more = !c.targets.empty() && c.targets.back().row == at;
+          const auto index = int32_t(c.targets.size());
+          c.targets.push_back({at, label, more ? c.targets.back().first : index});
+        }
+        last_row = at;
+        last_label = label;
+        c.uses.push_back({texts[i].number, int32_t(c.targets.size()) - 1});
+      }
+      if (length(i) == l + 1) continue;
+      longer.push_back(i);
+      if (at != parent || label != parent_label) c.rows.push_back({label, l + 1, at});
+      parent = at;
+      parent_label = label;
+      row[i] = int32_t(c.rows.size()) - 1;
+    }
+    left = std::move(longer);
+  }
+  return c;
 }
 
 }  // namespace
 
-int64_t rows_of_text(const int32_t* ids, int64_t length, int32_t pad_id) {
-  while (length > 0 && ids[length - 1] == pad_id) --length;
-  return length;
-}
-
-void TextChunks::begin() {
-  for (std::vector<int32_t>* v : {&ids, &positions, &labels, &texts}) v->clear();
-  first_sequence.assign(1, 0);
-  offsets.assign(1, 0);
-}
-
-void TextChunks::add(const int32_t* text, int64_t tokens, int32_t number, int32_t pad_id) {
-  for (int64_t l = 0; l < tokens; ++l) {
-    ids.push_back(l ? text[l - 1] : 0);  // the leading token is id 0 for every pad id
-    positions.push_back(int32_t(l));
-    labels.push_back(text[l]);
-    texts.push_back(text[l] == pad_id ? -1 : number);
-  }
-  offsets.push_back(int32_t(ids.size()));
-}
-
-void TextChunks::end_chunk() {
-  const int32_t nothing = 0;
-  while (int64_t(ids.size()) % rows) add(&nothing, 1, -1, -1);
-  first_sequence.push_back(int64_t(offsets.size()) - 1);
-}
-
 void TextChunks::assign(const TextList& list, int32_t pad_id, int64_t most) {
   CHECK(most % kSizes == 0 && list.length <= most, "texts of {} in chunks of {}", list.length,
         most);
-  std::vector<int64_t> text_rows;
-  for (int64_t t = 0; t < list.count(); ++t)
-    text_rows.push_back(rows_of_text(list.ids.data() + t * list.length, list.length, pad_id));
-  rows = fitting_rows(text_rows, most);
-  begin();
-  for (int64_t t = 0; t < list.count(); ++t) {
-    const int64_t tokens = text_rows[size_t(t)], used = int64_t(ids.size()) % rows;
-    if (tokens == 0) continue;
-    if (used && used + tokens > rows) end_chunk();
-    add(list.ids.data() + t * list.length, tokens, int32_t(t), pad_id);
-    if (int64_t(ids.size()) % rows == 0) end_chunk();
-  }
-  if (int64_t(ids.size()) % rows) end_chunk();
+  const std::vector<Text> texts = sorted_texts(list, pad_id);
+  depth_ = 1;
+  for (const Text& t : texts) depth_ = std::max(depth_, int64_t(t.ids.size()));
+  rows_ = fitting_rows(texts, depth_, most);
+  chunks_.clear();
+  divide(texts, rows_, [&](Texts part) {
+    chunks_.push_back(chunk_of(part, pad_id));
+    chunks_.back().rows.resize(size_t(rows_));
+  });
 }
 
-void TextChunks::assign_rows(int64_t chunks, int64_t chunk_rows) {
-  rows = chunk_rows;
-  begin();
-  const int32_t nothing = 0;
-  for (int64_t i = 0; i < chunks; ++i) {
-    for (int64_t r = 0; r < rows; ++r) add(&nothing, 1, -1, -1);
-    end_chunk();
-  }
+void TextChunks::assign_rows(int64_t count, int64_t rows, int64_t depth) {
+  rows_ = rows;
+  depth_ = std::min(rows, depth);
+  Chunk c{.rows = std::vector<Row>(size_t(rows)), .targets = {}, .uses = {}};
+  for (int64_t i = 0; i < rows * kTargetsPerRow; ++i)
+    c.targets.push_back({int32_t(i / kTargetsPerRow), 0, int32_t(i - i % kTargetsPerRow)});
+  chunks_.assign(size_t(count), c);
 }
 
 }  // namespace models

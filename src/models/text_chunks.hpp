@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Cuts a list of texts into chunks with equal numbers of rows, for products with shapes that are
-// known before the texts. A row is one position of a text. Positions after the last token of a text
-// are left out, and rows of padding fill each chunk up. Each row of padding is a text of its own.
+// known before the texts. Texts of a chunk that begin alike share the rows of their beginning.
 #pragma once
 
 #include <cstdint>
@@ -12,31 +11,45 @@
 namespace models {
 
 // The rows and chunks depend on the texts alone, so the shapes of products do as well.
-struct TextChunks {
-  // A chunk has a multiple of `most` / kSizes rows, at most `most` rows.
-  static constexpr int64_t kSizes = 16;
+class TextChunks {
+ public:
+  // A chunk has a multiple of `most` / kSizes rows, at most `most` rows, and at most
+  // kTargetsPerRow targets per row.
+  static constexpr int64_t kSizes = 16, kTargetsPerRow = 8;
 
-  int64_t rows = 0;  // of each chunk
-  // by row, chunk after chunk: the decoder's id and its position; the token to predict; the text
-  // that its likelihood belongs to, -1: to none
-  std::vector<int32_t> ids, positions, labels, texts;
-  // [chunks + 1] first sequence of each chunk, and [sequences + 1] first row of each sequence
-  std::vector<int64_t> first_sequence;
-  std::vector<int32_t> offsets;
+  // A beginning of texts: its last token, or 0 for the leading token, which is id 0 for every pad
+  // id, and its position. `parent` is the row of the beginning without that token, -1: none.
+  struct Row {
+    int32_t id = 0, position = 0, parent = -1;
+  };
+  // A token that follows a row in some text. `first`: the first target of the same row.
+  struct Target {
+    int32_t row, label, first;
+  };
+  // The likelihood of a target belongs to a text.
+  struct Use {
+    int32_t text, target;
+  };
+  struct Chunk {
+    std::vector<Row> rows;        // parents before children, then rows of padding
+    std::vector<Target> targets;  // by row
+    std::vector<Use> uses;        // of each text: by position
+  };
 
-  int64_t count() const { return int64_t(first_sequence.size()) - 1; }
-  // `most`: a multiple of kSizes, at least the length of the texts.
+  int64_t rows() const { return rows_; }    // of each chunk
+  int64_t depth() const { return depth_; }  // rows of the longest text, at most rows()
+  int64_t count() const { return int64_t(chunks_.size()); }
+  const Chunk& operator[](int64_t i) const { return chunks_[size_t(i)]; }
+
+  // Positions after the last token of a text have no rows. `most`: a multiple of kSizes, at least
+  // the length of the texts.
   void assign(const TextList& list, int32_t pad_id, int64_t most);
-  // Makes `count` chunks of `rows` rows, each row a text of its own, for plans.
-  void assign_rows(int64_t count, int64_t rows);
+  // Makes `count` chunks of `rows` rows with as many targets as possible, for plans.
+  void assign_rows(int64_t count, int64_t rows, int64_t depth);
 
  private:
-  void begin();
-  void add(const int32_t* text, int64_t tokens, int32_t number, int32_t pad_id);
-  void end_chunk();
+  int64_t rows_ = 0, depth_ = 0;
+  std::vector<Chunk> chunks_;
 };
-
-// Returns the number of positions of a text up to its last token.
-int64_t rows_of_text(const int32_t* ids, int64_t length, int32_t pad_id);
 
 }  // namespace models

@@ -127,6 +127,31 @@ TEST(DecodeAttention, BitsOfARowDependOnNothingElse) {
   }
 }
 
+// Rows with fewer keys get the bits that they have with a shorter index.
+TEST(DecodeAttention, EndsTheKeysOfARow) {
+  DecodeCase c(DecodeSizes{6, 3, 20, 37, 90});
+  const int64_t width = 60, count[] = {1, 2, 16, 17, 36, 37};
+  for (int64_t r = 0; r < 6; ++r)
+    for (int64_t j = count[r]; j < 37; ++j) c.index[size_t(r * 37 + j)] = -1;
+  for_each_table([&] {
+    Tensor o(6 * width), q(c.q), k(c.k), v(c.v);
+    TestQueue queue(2);
+    run(c.op(o, q, k, v, true), queue);
+    for (int64_t r = 0; r < 6; ++r) {
+      Tensor alone(width);
+      DecodeAttention op = c.op(alone, q.view().slice(r * width, width), k, v, true);
+      op.rows = 1;
+      op.keys = count[r];
+      op.index = op.index.slice(r * 37, count[r]);
+      run(op, queue);
+      const std::vector<float> all = o.values();
+      EXPECT_TRUE(
+          same_bits(alone.values(), {all.begin() + r * width, all.begin() + (r + 1) * width}))
+          << "row " << r;
+    }
+  });
+}
+
 TEST(DecodeAttention, CostAndChecks) {
   const DecodeCase c(DecodeSizes{2, 3, 4, 5, 7});
   Tensor o(24), q(c.q), k(c.k), v(c.v);
@@ -146,7 +171,13 @@ TEST(DecodeAttention, CostAndChecks) {
   bad = op;
   bad.index = device::view(outside.data(), 10);
   TestQueue queue;
-  EXPECT_ERROR(kernels::run(bad, queue), "id 7 of row 9 is outside [0, 7)");
+  EXPECT_ERROR(kernels::run(bad, queue), "id 7 of row 1 is outside [0, 7)");
+  outside.assign(10, 0);
+  outside[5] = -1;
+  EXPECT_ERROR(kernels::run(bad, queue), "id -1 of row 1 is outside [0, 7)");
+  outside.assign(10, 0);
+  outside[2] = -1;
+  EXPECT_ERROR(kernels::run(bad, queue), "id -1 of row 0 is outside [0, 7)");
 }
 
 }  // namespace

@@ -178,39 +178,113 @@ TEST(PairScore, RefusesTextsThatTheModelCannotRead) {
   }
 }
 
-TEST(TextChunks, HoldEveryRowOnce) {
-  const base::Stream draw(3, "chunks");
-  for (uint64_t i = 0; i < 60; ++i) {
-    const int64_t count = int64_t(draw.sub(i).bits(1) % 90), length = 24, most = 64;
-    TextList list{length, rig::Ints(size_t(count * length), 0)};
-    int64_t tokens = 0;
-    for (int64_t t = 0; t < count; ++t) {
-      const int64_t n = int64_t(draw.sub(i).bits(uint64_t(2 + t)) % (i % 2 ? 25 : 6));
-      tokens += n;
-      for (int64_t l = 0; l < n; ++l) list.ids[size_t(t * length + l)] = int32_t(1000 * t + l + 1);
+// Texts that begin alike share rows: with one word of two, rows have several targets.
+TEST(PairScore, ComputesLikeBeginningsOnce) {
+  const models::CappaOptions o = pair_options();
+  const base::Stream draw(17, "alike");
+  TextList list{11, {}};
+  for (int64_t t = 0; t < 70; ++t)
+    for (int64_t l = 0; l < 11; ++l) {
+      const auto n = uint64_t(t * 11 + l);
+      list.ids.push_back(l <= t % 11 ? 5 + int32_t(draw.bits(n) % 2) : 0);
     }
+  const std::vector<double> all = scores_of(o, 0, 3, list);
+  rig::World world(o, 3);
+  make_weights(world);
+  const rig::MadeBatch made(o, 8);
+  std::vector<double> nll(3), weight(3);
+  for (int64_t t = 0; t < 70; ++t) {
+    place(world, made, 0, 3, part_of(list, t, 1));
+    world.evaluate(nll.data(), weight.data());
+    for (int64_t b = 0; b < 3; ++b)
+      EXPECT_NEAR(all[size_t(b * 70 + t)], -nll[size_t(b)], 2e-6 * nll[size_t(b)])
+          << "image " << b << ", text " << t;
+  }
+}
+
+// Returns the tokens that the rows of a target's texts have read, and the target itself.
+rig::Ints tokens_up_to(const TextChunks::Chunk& chunk, const TextChunks::Target& target) {
+  rig::Ints tokens(1, target.label);
+  for (int32_t row = target.row; chunk.rows[size_t(row)].parent >= 0;) {
+    const TextChunks::Row& r = chunk.rows[size_t(row)];
+    EXPECT_LT(r.parent, row);
+    EXPECT_EQ(chunk.rows[size_t(r.parent)].position, r.position - 1);
+    tokens.insert(tokens.begin(), r.id);
+    row = r.parent;
+  }
+  return tokens;
+}
+
+// Texts of `words` different words, or of words of their own if 0, with up to `longest` tokens.
+TextList drawn_texts(uint64_t i, int64_t count, int64_t longest, int32_t words) {
+  const base::Stream draw = base::Stream(3, "chunks").sub(i);
+  const int64_t length = 24;
+  TextList list{length, rig::Ints(size_t(count * length), 0)};
+  for (int64_t t = 0; t < count; ++t) {
+    const int64_t n = int64_t(draw.bits(uint64_t(2 + t)) % uint64_t(longest + 1));
+    for (int64_t l = 0; l < n; ++l)
+      list.ids[size_t(t * length + l)] =
+          words ? 1 + int32_t(draw.sub(1).bits(uint64_t(t * length + l)) % uint32_t(words))
+                : int32_t(1000 * t + l + 1);
+  }
+  return list;
+}
+
+TEST(TextChunks, HoldEveryPrefixOnce) {
+  for (uint64_t i = 0; i < 60; ++i) {
+    const int64_t count = int64_t(i * 37 % 90), most = 64;
+    const auto words = int32_t(i % 3);
+    const TextList list = drawn_texts(i, count, i % 2 ? 24 : 6, words);
     TextChunks chunks;
     chunks.assign(list, 0, most);
-    EXPECT_LE(chunks.rows, most);
-    EXPECT_EQ(chunks.rows % (most / TextChunks::kSizes), 0);
-    EXPECT_EQ(int64_t(chunks.ids.size()), chunks.count() * chunks.rows);
-    EXPECT_EQ(int64_t(chunks.offsets.back()), chunks.count() * chunks.rows);
-    rig::Ints seen;
-    for (size_t s = 0; s + 1 < chunks.offsets.size(); ++s)
-      for (int32_t r = chunks.offsets[s]; r < chunks.offsets[s + 1]; ++r) {
-        const int32_t l = r - chunks.offsets[s], label = chunks.labels[size_t(r)];
-        EXPECT_EQ(chunks.positions[size_t(r)], l);
-        EXPECT_EQ(chunks.ids[size_t(r)], l ? chunks.labels[size_t(r) - 1] : 0);
-        if (chunks.texts[size_t(r)] < 0) continue;
-        EXPECT_EQ(label, 1000 * chunks.texts[size_t(r)] + l + 1);
-        seen.push_back(label);
+    EXPECT_LE(chunks.rows(), most);
+    EXPECT_EQ(chunks.rows() % (most / TextChunks::kSizes), 0);
+    std::vector<rig::Ints> seen(static_cast<size_t>(count));  // tokens of each text
+    for (int64_t c = 0; c < chunks.count(); ++c) {
+      const TextChunks::Chunk& chunk = chunks[c];
+      EXPECT_EQ(int64_t(chunk.rows.size()), chunks.rows());
+      EXPECT_LE(int64_t(chunk.targets.size()), chunks.rows() * TextChunks::kTargetsPerRow);
+      std::vector<rig::Ints> prefixes;
+      for (size_t t = 0; t < chunk.targets.size(); ++t) {
+        const TextChunks::Target& target = chunk.targets[t];
+        const bool new_row = t == 0 || target.row != chunk.targets[t - 1].row;
+        EXPECT_EQ(target.first, new_row ? int32_t(t) : chunk.targets[t - 1].first);
+        if (t) {
+          EXPECT_GE(target.row, chunk.targets[t - 1].row);
+        }
+        prefixes.push_back(tokens_up_to(chunk, target));
+        EXPECT_LE(int64_t(prefixes.back().size()), chunks.depth());
       }
-    EXPECT_EQ(int64_t(seen.size()), tokens);
-    EXPECT_TRUE(std::ranges::is_sorted(seen));
-    for (int64_t c = 0; c <= chunks.count(); ++c)
-      EXPECT_EQ(chunks.offsets[size_t(chunks.first_sequence[size_t(c)])], c * chunks.rows)
-          << "no text crosses the end of a chunk";
+      for (const TextChunks::Use& use : chunk.uses) {
+        rig::Ints& text = seen[size_t(use.text)];
+        const rig::Ints& prefix = prefixes[size_t(use.target)];
+        text.push_back(prefix.back());
+        EXPECT_EQ(text, prefix) << "text " << use.text;
+      }
+      std::ranges::sort(prefixes);
+      EXPECT_EQ(std::ranges::adjacent_find(prefixes), prefixes.end()) << "a prefix twice";
+    }
+    for (int64_t t = 0; t < count; ++t) {
+      rig::Ints want = part_of(list, t, 1).ids;
+      while (!want.empty() && want.back() == 0) want.pop_back();
+      EXPECT_EQ(seen[size_t(t)], want) << "text " << t;
+    }
   }
+}
+
+// A hundred texts of eight tokens that differ in the first one have 1 + 7 x 100 rows.
+TEST(TextChunks, ShareTheRowsOfTheirBeginnings) {
+  TextList list{8, {}};
+  for (int32_t t = 0; t < 100; ++t)
+    for (int32_t l = 0; l < 8; ++l) list.ids.push_back(100 * l + t + 1);
+  TextChunks chunks;
+  chunks.assign(list, 0, 256);
+  EXPECT_EQ(chunks.count() * chunks.rows(), 704) << "4 chunks of 1 + 7 x 25 rows";
+  for (int32_t t = 0; t < 100; ++t)
+    for (int32_t l = 0; l < 7; ++l) list.ids[size_t(8 * t + l)] = l + 1;
+  chunks.assign(list, 0, 256);
+  EXPECT_EQ(chunks.count(), 1);
+  EXPECT_EQ(chunks.rows(), 16) << "8 rows; the last has a hundred targets";
 }
 
 }  // namespace
