@@ -33,4 +33,12 @@ int try_on_all(comm::Comm& world, const std::function<void()>& work);
 // destroys anything: destructors might wait for other ranks, which wait for this one.
 int end_all_on_error(comm::Session& session, const std::function<int()>& work);
 
+// Makes an object on all ranks, before any of them runs it. Returns the exit code of its run().
+template <class Make>
+int make_and_run(comm::Session& session, const Make& make) {
+  decltype(make()) object;
+  if (int failed = try_on_all(session.world(), [&] { object = make(); })) return failed;
+  return end_all_on_error(session, [&] { return int(object->run()); });
+}
+
 }  // namespace job

@@ -287,13 +287,11 @@ int CaptionRun::run() {
 
 int run_caption(Call& call) {
   job::catch_stop_signals(call.recipe.limits.signals);
-  std::unique_ptr<CaptionRun> captions;
-  auto set_up = [&] {
-    captions = std::make_unique<CaptionRun>(call);
+  return job::make_and_run(*call.session, [&] {
+    auto captions = std::make_unique<CaptionRun>(call);
     captions->set_up();
-  };
-  if (int failed = job::try_on_all(call.session->world(), set_up)) return failed;
-  return job::end_all_on_error(*call.session, [&] { return captions->run(); });
+    return captions;
+  });
 }
 
 }  // namespace

@@ -259,13 +259,11 @@ int Evaluator::run() {
 
 int run_eval(Call& call) {
   job::catch_stop_signals(call.recipe.limits.signals);
-  std::unique_ptr<Evaluator> evaluator;
-  auto set_up = [&] {
-    evaluator = std::make_unique<Evaluator>(call);
+  return job::make_and_run(*call.session, [&] {
+    auto evaluator = std::make_unique<Evaluator>(call);
     evaluator->set_up();
-  };
-  if (int failed = job::try_on_all(call.session->world(), set_up)) return failed;
-  return job::end_all_on_error(*call.session, [&] { return evaluator->run(); });
+    return evaluator;
+  });
 }
 
 }  // namespace

@@ -23,13 +23,10 @@ int start_once(Call& call, int64_t last_step, bool evaluates) {
   train::Start start = call.start;
   start.trial_steps = last_step;
   start.trial_evaluates = evaluates;
-  std::unique_ptr<train::Trainer> trainer;
-  auto set_up = [&] {
-    trainer = std::make_unique<train::Trainer>(*call.session, call.recipe, call.deck,
-                                               std::move(call.directory), start);
-  };
-  if (int failed = job::try_on_all(call.session->world(), set_up)) return failed;
-  return job::end_all_on_error(*call.session, [&] { return int(trainer->run()); });
+  return job::make_and_run(*call.session, [&] {
+    return std::make_unique<train::Trainer>(*call.session, call.recipe, call.deck,
+                                            std::move(call.directory), start);
+  });
 }
 
 }  // namespace

@@ -303,13 +303,11 @@ int RowWriter::run() {
 
 int write_sample_rows(Call& call, const RowMode& mode) {
   job::catch_stop_signals(call.recipe.limits.signals);
-  std::unique_ptr<RowWriter> writer;
-  auto set_up = [&] {
-    writer = std::make_unique<RowWriter>(call, mode);
+  return job::make_and_run(*call.session, [&] {
+    auto writer = std::make_unique<RowWriter>(call, mode);
     writer->set_up();
-  };
-  if (int failed = job::try_on_all(call.session->world(), set_up)) return failed;
-  return job::end_all_on_error(*call.session, [&] { return writer->run(); });
+    return writer;
+  });
 }
 
 }  // namespace modes

@@ -13,13 +13,10 @@ int run_train(Call& call) {
   if (call.start.trial_steps > 0) return run_fast_dev(call);
   // Mesh, data and model are checked here: if one rank refuses them, all ranks end before anything
   // runs.
-  std::unique_ptr<train::Trainer> trainer;
-  auto set_up = [&] {
-    trainer = std::make_unique<train::Trainer>(*call.session, call.recipe, call.deck,
-                                               std::move(call.directory), call.start);
-  };
-  if (int failed = job::try_on_all(call.session->world(), set_up)) return failed;
-  return job::end_all_on_error(*call.session, [&] { return int(trainer->run()); });
+  return job::make_and_run(*call.session, [&] {
+    return std::make_unique<train::Trainer>(*call.session, call.recipe, call.deck,
+                                            std::move(call.directory), call.start);
+  });
 }
 
 }  // namespace
