@@ -61,8 +61,11 @@ preprocess = '''decode | resize(16) | value_range(-1, 1)
         """Returns the positions in the records of a journal by stage; a torn record at the end does not count."""
         found = {}
         for path in glob.glob(folder + "/*"):
-            with open(path, "rb") as f:
-                data = f.read()
+            try:
+                with open(path, "rb") as f:
+                    data = f.read()
+            except FileNotFoundError:  # its evaluation ended
+                continue
             at, first = 0, True
             while at + 16 <= len(data):
                 size = struct.unpack_from("<q", data, at)[0]

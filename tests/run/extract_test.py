@@ -238,7 +238,7 @@ class Rows(harness.RunTest):
         draws = random.Random(22)
         part, progress = self.out + ".part", self.out + ".progress"
         env = {**os.environ, "LD_PRELOAD": os.environ["INJECT_LIBRARY"], "INJECT_UNDER": self.folder,
-               "INJECT_ENDS": "rows.h5.progress", "INJECT_CALL": "write", "INJECT": "0:0:slow=60+"}
+               "INJECT_ENDS": "rows.h5.progress", "INJECT": "0:0:slow=30+"}
 
         def rows():
             try:
