@@ -158,13 +158,15 @@ void CaptionPairScorePass::run_tile(nn::Context& ctx, PairDecoder::Tile tile) {
 
 void CaptionPairScorePass::add_scores(nn::Context& ctx, PairDecoder::Tile tile, int64_t texts,
                                       double* scores) {
-  std::vector<float> loss(size_t(head_.targets.loss.count)),
-      picked(size_t(head_.targets.picked.count));
-  for (const auto& [from, to] :
-       {std::pair{head_.targets.loss, &loss}, {head_.targets.picked, &picked}})
-    if (!from.none())
-      device::read_on_host(from, ctx.queue,
-                           [&](View v) { std::copy_n(v.f32(), v.count, to->begin()); });
+  auto on_host = [&](View view) {
+    std::vector<float> out;
+    if (!view.none())
+      device::read_on_host(view, ctx.queue,
+                           [&](View v) { out.assign(v.f32(), v.f32() + v.count); });
+    return out;
+  };
+  const std::vector<float> loss = on_host(head_.targets.loss),
+                           picked = on_host(head_.targets.picked);
   const float* pick = picked.data();
   std::vector<double> nll;
   for (int64_t i = 0; i < ctx.batch * tile.count; ++i) {

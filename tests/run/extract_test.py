@@ -410,7 +410,8 @@ class Rows(harness.RunTest):
                 alone.append(f["score"][()])
         with h5py.File(self.mode("predict", *predict, 'eval.classes.prompts=["{}", "a {}"]', out=self.folder + "/both.h5",
                                  ranks=2)) as f:
-            np.testing.assert_allclose(f["score"], np.logaddexp(*alone), rtol=1e-12)
+            # Texts of one list share rows, so their sums are rounded otherwise.
+            np.testing.assert_allclose(f["score"], np.logaddexp(*alone), rtol=2e-7)
         np.testing.assert_array_equal(alone[0], score)
         with h5py.File(self.mode("predict", *predict, "eval.classes.normalize_by_length=true", out=self.folder + "/mean.h5")) as f:
             ratio = score / f["score"][()]  # the number of tokens of each class
