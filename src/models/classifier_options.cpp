@@ -20,15 +20,6 @@ void VitTrunkOptions::bind(config::Table& t) {
             fmt::format("sincos2d needs a width divisible by 4; width is {}", size.width));
 }
 
-void TrunkOptions::bind(config::Table& t) {
-  t.kind(
-      "kind", kind, options, {"vit"},
-      [](const std::string&) -> std::shared_ptr<config::Table::Variant> {
-        return std::make_shared<VitTrunkOptions>();
-      },
-      "which trunk");
-}
-
 void MixupOptions::bind(config::Table& t) {
   t.key("p", p,
         "an image and its partner have shares drawn from Beta(p, p), the image the larger one; "

@@ -7,6 +7,7 @@
 
 #include "kernels/class_xent.hpp"
 #include "models/pooling.hpp"
+#include "models/trunk.hpp"
 #include "models/vit_options.hpp"
 
 namespace models {
@@ -21,13 +22,6 @@ struct VitTrunkOptions : config::Table::Variant {
   bool learned_positions = true;  // posemb
   Pool pool = Pool::gap;
   void bind(config::Table& t) override;
-};
-
-// The part of a model that turns an image into one vector, by kind.
-struct TrunkOptions {
-  std::string kind;
-  std::shared_ptr<config::Table::Variant> options;
-  void bind(config::Table& t);
 };
 
 // Mixup blends each image with another one of the batch, and their labels as well.

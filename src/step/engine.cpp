@@ -19,7 +19,8 @@ Engine::Engine(const EngineOptions& options, comm::Mesh& mesh, Kind kind)
       geometry_(options.trains ? derive_geometry(options.global_batch, options.micro_batch,
                                                  mesh.shape, options.determinism)
                                : forward_geometry(options.micro_batch, mesh.shape)),
-      model_(models::make_model(options.model, options.memory)) {
+      model_(options.make_model ? options.make_model()
+                                : models::make_model(options.model, options.memory)) {
   queue_.count_scratch(ledger_);
   queue_.set_tf32(options.tf32);
   if (options.bytes) model_->take_bytes(*options.bytes);
@@ -198,7 +199,9 @@ void Engine::pass(const Workplace& at, int64_t step, int64_t m, int64_t shape_se
       // Tells apart the place of the inputs, and whether gradients are overwritten or added to.
       .graph_kind = passes_.inputs->set() * 2 + (m > 0),
       .group = &at.group,
-      .states = &at.states};
+      .states = &at.states,
+      .pass = m,
+      .passes = geometry_.accumulation};
   at.gradients.begin_micro_batch(m);
   passes_.train->run(ctx, inputs(), geometry_.global_batch, sums_->place_of(m));
 }

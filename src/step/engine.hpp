@@ -51,6 +51,8 @@ struct EngineOptions {
   bool trains = true;
   models::ModelOptions model;
   models::MemoryOptions memory;
+  // Set by tests that run a model of their own, which takes the place of `model`.
+  std::function<std::unique_ptr<models::Model>()> make_model;
   shard::ShardingOptions sharding;
   DeterminismOptions determinism;
   optim::OptimizerOptions optimizer;
