@@ -73,6 +73,7 @@ step::EngineOptions Recipe::engine(int64_t data_size, int threads, device::Kind 
   o.forbid_waits = profile.forbid_waits;
   if (run.cuda_graph && kind == device::Kind::cuda) o.graphs = run.cuda_graph_limit;
   optim::Clock clock{total_steps(data_size), train.global_batch, data_size};
+  o.total_steps = clock.total_steps;
   if (ema) o.ema = optim::EmaRule(*ema, clock);
   o.resolve = [optimizer = optimizer, schedule = schedule, clock](
                   const std::vector<shard::Parameter>& parameters,
