@@ -14,7 +14,7 @@ void check(const MixImages& a) {
   need_view(a.op, "y", a.y, DType::f32, {a.batch, a.count});
   need_view(a.op, "x", a.x, a.x.type == DType::u8 ? DType::u8 : DType::f32, {a.batch, a.count});
   need_view(a.op, "shares", a.shares, DType::f32, {a.batch});
-  CHECK(a.range.width != 0, "{}: the range of bytes has no width", name_of(a.op));
+  CHECK(a.range.valid(), "{}: the range of bytes has no width", name_of(a.op));
 }
 
 Cost cost(const MixImages& a) {
