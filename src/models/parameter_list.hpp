@@ -2,6 +2,8 @@
 // Collects a model's parameters in the order in which they are declared.
 #pragma once
 
+#include <cmath>
+
 #include "nn/layers.hpp"
 #include "shard/parameter.hpp"
 
@@ -25,6 +27,20 @@ class ParameterList {
     parameters_.back().operand = true;
     return parameter;
   }
+  // Adds a state, whose next value passes write (shard::StateStore).
+  int add_state(const std::string& path, std::vector<int64_t> shape, shard::Init init) {
+    const int parameter = add(path, std::move(shape), init);
+    parameters_.back().kind = shard::ParameterKind::state;
+    return parameter;
+  }
+  // Adds a constant, which is saved and restored like all others.
+  int add_frozen(const std::string& path, std::vector<int64_t> shape, shard::Init init) {
+    const int parameter = add(path, std::move(shape), init);
+    parameters_.back().kind = shard::ParameterKind::frozen;
+    return parameter;
+  }
+  // Lets the optimizer bring the rows of a parameter to unit length after each update.
+  void keep_unit_rows(int parameter) { parameters_[size_t(parameter)].unit_rows = true; }
   static shard::Init zeros() { return {}; }
   static shard::Init ones() { return {.kind = shard::Init::Kind::ones}; }
   static shard::Init constant(double value) {
@@ -36,6 +52,18 @@ class ParameterList {
   }
   static shard::Init xavier(int64_t fan_in, int64_t fan_out) {
     return {.kind = shard::Init::Kind::xavier_uniform, .fan_in = fan_in, .fan_out = fan_out};
+  }
+  // Uniform in +-limit.
+  static shard::Init uniform(double limit) {
+    return {.kind = shard::Init::Kind::uniform, .value = limit};
+  }
+  // The default of torch's convolutions and products (ssl.md 1.5): uniform in +-1 / sqrt(fan_in).
+  static shard::Init uniform_fan_in(int64_t fan_in) {
+    return uniform(1 / std::sqrt(double(fan_in)));
+  }
+  static shard::Init unit_rows(shard::Init init) {
+    init.unit_rows = true;
+    return init;
   }
 
   nn::LayerNorm layer_norm(const std::string& path, int64_t width, bool bias) {
