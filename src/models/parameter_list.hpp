@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "nn/batch_norm.hpp"
 #include "nn/layers.hpp"
 #include "shard/parameter.hpp"
 
@@ -70,6 +71,16 @@ class ParameterList {
     nn::LayerNorm n{.width = width};
     n.scale = add(path + "/scale", {width}, ones());
     if (bias) n.bias = add(path + "/bias", {width}, zeros());
+    return n;
+  }
+  // Adds a batch norm with torch's names: scale 1, bias 0, running values 0 and 1 (ssl.md 1.4).
+  nn::BatchNorm batch_norm(const std::string& path, int64_t width) {
+    nn::BatchNorm n{.width = width};
+    n.scale = add(path + ".weight", {width}, ones());
+    n.bias = add(path + ".bias", {width}, zeros());
+    n.running_mean = add_state(path + ".running_mean", {width}, zeros());
+    n.running_variance = add_state(path + ".running_var", {width}, ones());
+    n.batches = add_state(path + ".num_batches_tracked", {}, zeros());
     return n;
   }
   // Adds the hidden and the output product of an MLP: Xavier kernels, biases N(0, 1e-6^2).

@@ -29,6 +29,15 @@ class BatchGroup {
   // sums: f64 [slices, width], this rank's slices; overwritten. Returns the sums over the whole
   // group, f64 [width], in the first row. All ranks get the same bits.
   device::View sum(device::View sums, device::Queue& queue);
+  // The two stages of `sum` for a step of several passes, whose sums are added between them: over
+  // the ranks of this one's replica, and over the replicas. sums: f32 or f64, in place.
+  void add_in_replica(device::View sums, device::Queue& queue) {
+    mesh_.fsdp->all_reduce(sums, queue).wait();
+  }
+  void add_replicas(device::View sums, device::Queue& queue) {
+    mesh_.replica->all_reduce(sums, queue).wait();
+  }
+  int64_t replicas() const { return mesh_.shape.replica; }
   // mine: [n], of any type; all: [ranks, n] in the order of examples, on every rank.
   void gather(device::View mine, device::View all, device::Queue& queue);
 
