@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Clang 14 reads the sources of this build's product without a warning.
 
+It reads the sources of one folder together, because shared headers take most of the time, and one by one if they clash.
 It generates code only for files whose errors need that. To choose object files by hand, those of the tests as well:
     TRAINER=build/trainer tests/run/clang_test.py REGEX      ("." reads all)
 """
@@ -45,6 +46,25 @@ def commands(path):
     return found
 
 
+def read_together(found, scratch):
+    """Joins the sources of each library into one. Returns {name: (folder, arguments, objects of the single sources)}."""
+    together, libraries = {}, {}
+    for name, (folder, arguments) in found.items():
+        library = name.split(".dir/")[0]
+        if "-fsyntax-only" in arguments and "Unity/" not in name:
+            libraries.setdefault(library, []).append(name)
+        else:
+            together[name] = (folder, arguments, [])
+    for library, names in libraries.items():
+        folder, arguments = found[names[0]]
+        source = arguments[arguments.index("-c") + 1]
+        joined = f"{scratch}/{os.path.basename(library)}.cpp"
+        with open(joined, "w", encoding="utf-8") as f:
+            f.writelines(f'#include "{found[name][1][found[name][1].index("-c") + 1]}"\n' for name in names)
+        together[library] = (folder, [joined if word == source else word for word in arguments], names)
+    return together
+
+
 def clang(arguments, folder):
     return subprocess.run([CLANG, *arguments, "-ffp-contract=fast", "-Wall", "-Wextra", "-Wshadow", "-Werror"], cwd=folder, text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
@@ -81,12 +101,18 @@ def main():
     bad = 0
     with tempfile.TemporaryDirectory() as scratch:
         common = compiled_headers(scratch, next(iter(found.values()))[1]) if found else ""
-        for name, (folder, arguments) in found.items():
+
+        def read(name, folder, arguments):
             headers = ["-include-pch", common] if "-fsyntax-only" in arguments else []
             done = clang([*headers, *arguments], folder)
-            if done.returncode or done.stdout:
-                bad += 1
-                print(f"{name}\n{done.stdout}")
+            return f"{name}\n{done.stdout}" if done.returncode or done.stdout else ""
+
+        for name, (folder, arguments, parts) in read_together(found, scratch).items():
+            problem = read(name, folder, arguments)
+            # Names of two sources may clash, so only what Clang says about one of them counts.
+            problems = [read(part, *found[part]) for part in parts] if problem and parts else [problem]
+            bad += sum(map(bool, problems))
+            print("".join(problems), end="")
     times = os.times()
     print(f"{len(found)} sources and batches read by {CLANG} in {times.children_user + times.children_system:.0f} s of CPU,",
           f"{bad} with warnings or errors")
