@@ -28,6 +28,7 @@
 #include "kernels/momentum_update.hpp"
 #include "kernels/patchify.hpp"
 #include "kernels/row_product.hpp"
+#include "kernels/scale_pixels.hpp"
 #include "kernels/softmax_xent.hpp"
 #include "kernels/square_sums.hpp"
 #include "kernels/token_mean.hpp"
@@ -86,6 +87,7 @@ inline Views views(kernels::RowProduct& a) { return {&a.c, &a.a, &a.b, &a.bias, 
 inline Views views(kernels::EmbeddingForward& a) { return {&a.y, &a.ids, &a.table, &a.positions}; }
 inline Views views(kernels::EmbeddingBackward& a) { return {&a.dtable, &a.dy, &a.ids}; }
 inline Views views(kernels::Patchify& a) { return {&a.patches, &a.image}; }
+inline Views views(kernels::ScalePixels& a) { return {&a.y, &a.x}; }
 inline Views views(kernels::SoftmaxXent& a) {
   return {&a.logits, &a.labels, &a.row_scale, &a.loss_scale, &a.loss};
 }
