@@ -71,9 +71,7 @@ std::optional<Features> features_of(const EvalOptions& options, const std::strin
 }
 
 Features labelled_images(const models::Model& model, const std::string& key) {
-  Features features;
-  for (const auto& [name, feature] : model.features())
-    if (name == "image") features[name] = feature;
+  Features features = {{"image", model.single_image()}};
   features["label"] = {.type = device::DType::i32, .shape = {}, .key = key};
   return features;
 }

@@ -66,6 +66,7 @@ struct HostBatch {
   std::map<std::string, View> features;  // [n, ...], by the names of Model::features()
   int64_t examples = 0;
   int64_t first_position = 0;           // global position of the first example
+  std::vector<int64_t> indices{};       // of each example in its data set, -1: padding; or empty
   std::shared_ptr<const void> owner{};  // keeps the arrays alive if the caller does not
 };
 
@@ -153,6 +154,8 @@ class Model {
   virtual std::vector<std::string> patch_tables() const { return {}; }
   // Returns the fields that passes read, by name. They are checked against the data.
   virtual std::map<std::string, FeatureSpec> features() const = 0;
+  // Returns the field "image" of passes that read one image of each example, such as embed passes.
+  virtual FeatureSpec single_image() const { return features().at("image"); }
   // Returns the training loss of a uniform guess, to which all answers are equally likely. NaN if
   // the loss has no such value.
   virtual double uniform_loss() const { return std::numeric_limits<double>::quiet_NaN(); }
@@ -181,7 +184,7 @@ class Model {
   virtual int64_t input_flops() const = 0;
   // Returns the FLOPs of a step per example: each product once forward, and once for the gradient
   // of each operand.
-  int64_t train_flops() const { return 3 * forward_flops() - input_flops(); }
+  virtual int64_t train_flops() const { return 3 * forward_flops() - input_flops(); }
 };
 
 // ---- registry

@@ -25,6 +25,9 @@ class BatchGroup {
   // The position of this rank's examples among those of all ranks.
   int64_t rank() const { return mesh_.rank(); }
   int64_t slices() const { return slices_; }
+  // The ranks of a replica. Their examples of a pass are neighbours in the global batch; those of
+  // the next pass follow them.
+  int64_t replica_ranks() const { return mesh_.shape.fsdp; }
 
   // sums: f64 [slices, width], this rank's slices; overwritten. Returns the sums over the whole
   // group, f64 [width], in the first row. All ranks get the same bits.

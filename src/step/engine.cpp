@@ -202,7 +202,7 @@ void Engine::plan_forward(nn::Context ctx, const shard::Fabric& fabric, size_t n
   const Forward& forward = passes_.forward[number];
   shard::Fabric typed = fabric;
   typed.operands = forward.products.operands;
-  shard::WeightStore weights(typed, 0, &ctx.weights, shard::WeightStore::Lent::all);
+  shard::WeightStore weights(typed, 0, &ctx.weights, shard::WeightStore::lend_all);
   const bool other = typed.operands != options_.operands;
   nn::Context planned{.queue = ctx.queue,
                       .arena = ctx.arena,

@@ -15,9 +15,7 @@ std::set<std::string> Recipe::image_sets() const {
 }
 
 Recipe::Features Recipe::image_features(const models::Model& made) {
-  Features features = made.features();
-  std::erase_if(features, [](const auto& feature) { return feature.first != "image"; });
-  return features;
+  return {{"image", made.single_image()}};
 }
 
 Recipe::Features Recipe::features_of(const models::Model& made, const std::string& set) const {
