@@ -3,6 +3,8 @@
 // [batch, height, width, channels]: the channels of a pixel lie together (NHWC).
 #pragma once
 
+#include <compare>
+
 #include "kernels/dispatch.hpp"
 
 namespace kernels {
@@ -14,10 +16,13 @@ struct Window {
   int64_t kernel_height = 1, kernel_width = 1;
   int64_t stride = 1, padding = 0;
 
-  int64_t out_height() const { return (height + 2 * padding - kernel_height) / stride + 1; }
-  int64_t out_width() const { return (width + 2 * padding - kernel_width) / stride + 1; }
-  int64_t pixels() const { return batch * height * width; }
-  int64_t positions() const { return batch * out_height() * out_width(); }
+  constexpr int64_t out_height() const {
+    return (height + 2 * padding - kernel_height) / stride + 1;
+  }
+  constexpr int64_t out_width() const { return (width + 2 * padding - kernel_width) / stride + 1; }
+  constexpr int64_t pixels() const { return batch * height * width; }
+  constexpr int64_t positions() const { return batch * out_height() * out_width(); }
+  auto operator<=>(const Window&) const = default;
 };
 
 // Refuses sizes below 1 (the batch may be 0), and a window larger than a padded image. If

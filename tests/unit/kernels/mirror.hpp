@@ -12,9 +12,11 @@
 #include "kernels/adamw_update.hpp"
 #include "kernels/apply_update.hpp"
 #include "kernels/attention.hpp"
+#include "kernels/average_pool.hpp"
 #include "kernels/cast.hpp"
 #include "kernels/class_xent.hpp"
 #include "kernels/clip_gradient.hpp"
+#include "kernels/convolution.hpp"
 #include "kernels/decode_attention.hpp"
 #include "kernels/elementwise.hpp"
 #include "kernels/ema_update.hpp"
@@ -24,6 +26,7 @@
 #include "kernels/layer_norm.hpp"
 #include "kernels/loss_scale.hpp"
 #include "kernels/loss_sums.hpp"
+#include "kernels/max_pool.hpp"
 #include "kernels/mix_images.hpp"
 #include "kernels/momentum_update.hpp"
 #include "kernels/patchify.hpp"
@@ -97,6 +100,13 @@ inline Views views(kernels::ClassXent& a) {
 inline Views views(kernels::MixImages& a) { return {&a.y, &a.x, &a.shares}; }
 inline Views views(kernels::TokenMeanForward& a) { return {&a.y, &a.x}; }
 inline Views views(kernels::TokenMeanBackward& a) { return {&a.dx, &a.dy}; }
+inline Views views(kernels::ConvolutionForward& a) { return {&a.y, &a.x, &a.weight}; }
+inline Views views(kernels::ConvolutionBackwardData& a) { return {&a.dx, &a.dy, &a.weight}; }
+inline Views views(kernels::ConvolutionBackwardWeights& a) { return {&a.dw, &a.x, &a.dy}; }
+inline Views views(kernels::MaxPoolForward& a) { return {&a.y, &a.place, &a.x}; }
+inline Views views(kernels::MaxPoolBackward& a) { return {&a.dx, &a.dy, &a.place}; }
+inline Views views(kernels::AveragePoolForward& a) { return {&a.y, &a.x}; }
+inline Views views(kernels::AveragePoolBackward& a) { return {&a.dx, &a.dy}; }
 inline Views views(kernels::GatherRows& a) { return {&a.y, &a.x, &a.index}; }
 inline Views views(kernels::ScatterRows& a) { return {&a.y, &a.x, &a.index}; }
 inline Views views(kernels::Add& a) { return {&a.y, &a.a, &a.b}; }
