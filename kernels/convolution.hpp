@@ -31,7 +31,16 @@ struct ConvolutionShape {
   int64_t outputs() const { return window.positions() * out; }
   // Multiply-adds count as two, those with padding included, as usual for convolutions.
   int64_t flops() const { return 2 * window.positions() * weights(); }
+  // True if the convolution is a product of the matrix of pixels with the matrix of weights.
+  bool is_product() const {
+    return window.kernel_height == 1 && window.kernel_width == 1 && window.stride == 1 &&
+           window.padding == 0 && groups == 1;
+  }
+  auto operator<=>(const ConvolutionShape&) const = default;
 };
+
+// What a convolution computes, from the other two.
+enum class ConvolutionSide { outputs, inputs, weights };
 
 struct ConvolutionForward {
   static constexpr Op op = Op::convolution_forward;
@@ -60,10 +69,20 @@ struct ConvolutionBackwardWeights {
   Write write = Write::overwrite;
 };
 
+// Returns the matrix product that computes a convolution with shape.is_product().
+Gemm product_of(const ConvolutionForward&);
+Gemm product_of(const ConvolutionBackwardData&);
+Gemm product_of(const ConvolutionBackwardWeights&);
+
 // Makes what run_cpu keeps for the shape. The data need not exist.
 void prepare_cpu(const ConvolutionForward&, const Queue&);
 void prepare_cpu(const ConvolutionBackwardData&, const Queue&);
 void prepare_cpu(const ConvolutionBackwardWeights&, const Queue&);
+
+// Registers products for search_gemms (gemm_search.hpp).
+void prepare_cuda(const ConvolutionForward&, const Queue&);
+void prepare_cuda(const ConvolutionBackwardData&, const Queue&);
+void prepare_cuda(const ConvolutionBackwardWeights&, const Queue&);
 
 size_t cuda_scratch(const ConvolutionForward&);
 size_t cuda_scratch(const ConvolutionBackwardData&);
