@@ -45,6 +45,9 @@ namespace kernels {
 #undef OP
 
 void prepare_cuda(const Gemm&, const Queue&) {}
+void prepare_cuda(const ConvolutionForward&, const Queue&) {}
+void prepare_cuda(const ConvolutionBackwardData&, const Queue&) {}
+void prepare_cuda(const ConvolutionBackwardWeights&, const Queue&) {}
 bool sums_pay(const Gemm&, const Queue&) { return false; }
 std::string gemm_platform() { return "no GPU"; }
 GemmSearch search_gemms(const std::string&, Queue&) { return {}; }

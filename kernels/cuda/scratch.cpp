@@ -3,8 +3,10 @@
 // machine. Ops that are not listed need a few kilobytes, far less than any product.
 #include "base/narrow.hpp"
 #include "kernels/adamw_update.hpp"
+#include "kernels/convolution.hpp"
 #include "kernels/cuda/adafactor_tiles.hpp"
 #include "kernels/cuda/attention_cudnn.hpp"
+#include "kernels/cuda/convolution_cudnn.hpp"
 #include "kernels/cuda/embedding_plan.hpp"
 #include "kernels/cuda/launch_shapes.hpp"
 #include "kernels/embedding.hpp"
@@ -100,6 +102,37 @@ size_t cuda_scratch(const AttentionBackward& a) {
   if (!is_for_cudnn(s, a.q.type)) return 0;
   const int64_t scores = base::round_up(s.query_length, 64) * base::round_up(s.key_length, 128);
   return size_t(CudnnScratch(s, s.batch * s.heads * scores * 2).bytes);
+}
+
+// cuDNN may copy both images, with channels that fill its packs.
+int64_t convolution_workspace(const ConvolutionShape& s, DType operands) {
+  const Window& w = s.window;
+  const int64_t images =
+      w.pixels() * base::round_up(s.in, 8) + w.positions() * base::round_up(s.out, 8);
+  return (int64_t{64} << 20) + images * device::size_of(operands);
+}
+
+ConvolutionScratch::ConvolutionScratch(const ConvolutionShape& s, DType weights_type,
+                                       int64_t workspace)
+    : weights(base::round_up(workspace, 256)),
+      bytes(weights + s.weights() * device::size_of(weights_type)) {}
+
+namespace {
+template <class Args>
+size_t scratch_of(const Args& a, DType operands, DType weights) {
+  if (a.shape.window.batch == 0) return 0;
+  if (a.shape.is_product()) return cuda_scratch(product_of(a));
+  return size_t(
+      ConvolutionScratch(a.shape, weights, convolution_workspace(a.shape, operands)).bytes);
+}
+}  // namespace
+
+size_t cuda_scratch(const ConvolutionForward& a) { return scratch_of(a, a.x.type, a.weight.type); }
+size_t cuda_scratch(const ConvolutionBackwardData& a) {
+  return scratch_of(a, a.dy.type, a.weight.type);
+}
+size_t cuda_scratch(const ConvolutionBackwardWeights& a) {
+  return scratch_of(a, a.x.type, a.dw.type);
 }
 
 }  // namespace kernels
