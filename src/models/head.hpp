@@ -37,8 +37,8 @@ class Head {
   virtual void forward(nn::Context& ctx, View x, int64_t rows, std::span<const View> y, int next,
                        Pass& pass) const = 0;
   // Computes the parameters' gradients and overwrites dx, f32 [rows, in], if there is one. dy: the
-  // gradient of each output; one that is none counts as zero. before: the block that runs backward
-  // next, or -1.
+  // gradient of each output, used as workspace; that of an embedding beside scores may be none, and
+  // is then zero. before: the block that runs backward next, or -1.
   virtual void backward(nn::Context& ctx, std::span<const View> dy, View dx, int before,
                         Pass& pass) const = 0;
   // Returns the FLOPs of the products of one row.

@@ -17,7 +17,9 @@ void HeadNormOptions::bind(config::Table& t) {
 
 HeadLayers::HeadLayers(const HeadChain& chain, ParameterList& list) {
   int number = 0;  // of the next layer, those without parameters included
-  auto next = [&] { return fmt::format("{}.{}", chain.path, number++); };
+  auto next = [&] {
+    return chain.numbered ? fmt::format("{}.{}", chain.path, number++) : chain.path;
+  };
   for (size_t i = 0; i + 1 < chain.widths.size(); ++i) {
     const bool last = i + 2 == chain.widths.size();
     const int64_t in = chain.widths[i], out = chain.widths[i + 1];

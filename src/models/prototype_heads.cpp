@@ -223,6 +223,7 @@ class DinoHead : public Head {
                 .widths = {in},
                 .norm = options.batch_norm,
                 .activation = kernels::Activation::gelu_erf,
+                .numbered = options.layers > 1,
                 .truncated_normal = true};
     for (int64_t i = 1; i < options.layers; ++i) c.widths.push_back(options.hidden);
     c.widths.push_back(options.bottleneck);

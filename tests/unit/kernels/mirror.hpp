@@ -35,6 +35,7 @@
 #include "kernels/softmax_xent.hpp"
 #include "kernels/square_sums.hpp"
 #include "kernels/token_mean.hpp"
+#include "loss_views.hpp"
 
 namespace rig {
 
