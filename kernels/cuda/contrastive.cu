@@ -53,16 +53,17 @@ __global__ void __launch_bounds__(kContrastThreads)
   const int64_t begin = s.group_begin(r), end = s.group_end(r);
   const double factor = double(scale) * (loss_scale ? double(*loss_scale) : 1.0);
   float* x = logits + r * s.columns;
+  const double my_negatives = terms[2 * me], my_weight = terms[2 * me + 1];
   for (int64_t b = threadIdx.x; b < s.columns; b += blockDim.x) {
     const double l = double(x[b]);
-    double g = 0;
+    float g = 0;
     if (b >= begin && b < end) {
       if (b < own || b >= own + s.views)
-        g = exp(l + terms[2 * me + 1]) + exp(l + terms[2 * b + 1]);
+        g = expf(float(l + my_weight)) + expf(float(l + terms[2 * b + 1]));
       else if (b != me)
-        g = -1 / (1 + exp(l - terms[2 * me])) - 1 / (1 + exp(l - terms[2 * b]));
+        g = -1 / (1 + expf(float(l - my_negatives))) - 1 / (1 + expf(float(l - terms[2 * b])));
     }
-    x[b] = float(factor * g);
+    x[b] = float(factor * double(g));
   }
 }
 
