@@ -11,7 +11,7 @@ constexpr int kContrastThreads = 256;
 
 __device__ inline double log_add(double a, double b) {
   const double top = a > b ? a : b;
-  return isinf(top) ? top : top + log1p(exp(-fabs(a - b)));
+  return top == -double(INFINITY) ? top : top + log1p(exp(-fabs(a - b)));
 }
 
 __global__ void __launch_bounds__(kContrastThreads)
@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kContrastThreads)
       if (b < own || b >= own + s.views) sum += exp(double(x[b]) - double(top));
     sum = block_sum(sum, sums);
     if (threadIdx.x != 0) continue;
-    const double negatives = isinf(top) ? double(top) : double(top) + log(sum);
+    const double negatives = top == -INFINITY ? double(top) : double(top) + log(sum);
     double weight = -double(INFINITY);
     for (int64_t p = own; p < own + s.views; ++p) {
       if (p == s.first + r) continue;
