@@ -30,6 +30,7 @@
 #include "kernels/mix_images.hpp"
 #include "kernels/momentum_update.hpp"
 #include "kernels/patchify.hpp"
+#include "kernels/rank_hits.hpp"
 #include "kernels/row_product.hpp"
 #include "kernels/scale_pixels.hpp"
 #include "kernels/softmax_xent.hpp"
@@ -150,6 +151,7 @@ inline Views views(kernels::LossScale& a) { return {&a.decision, &a.norm, &a.sta
 inline Views views(kernels::LossSums& a) {
   return {&a.sums, &a.loss, &a.first, &a.weights, &a.flags};
 }
+inline Views views(kernels::RankHits& a) { return {&a.hits, &a.ranks}; }
 
 // Copies host memory of some views to the GPU, and redirects the views to the copies. Views may
 // overlap; their copies then overlap equally.
