@@ -5,7 +5,9 @@ namespace eval {
 
 // One row for each evaluator: src/eval/NAME.cpp ends in NAME_row().
 #define EVALUATORS(ROW) \
-  ROW(captioning) ROW(classification) ROW(fewshot) ROW(perplexity) ROW(retrieval) ROW(scoring)
+  ROW(captioning)       \
+  ROW(classification)   \
+  ROW(fewshot) ROW(knn) ROW(low_shot) ROW(perplexity) ROW(retrieval) ROW(scoring) ROW(svm)
 
 REGISTRY(registry, Registered, "evaluator", EVALUATORS)
 

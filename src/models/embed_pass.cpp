@@ -17,26 +17,6 @@ constexpr const char* kTokensTap = "encoded";
 std::string block_tap(int64_t block) { return fmt::format("block{:02}", block); }
 std::string mean_tap(int64_t block) { return block_tap(block) + "_mean"; }
 
-// Selects taps by their names.
-std::vector<Tap> chosen_taps(const std::vector<Tap>& all, const std::vector<std::string>& names) {
-  std::vector<Tap> out;
-  for (const std::string& name : names) {
-    const auto tap =
-        std::find_if(all.begin(), all.end(), [&](const Tap& t) { return t.name == name; });
-    if (tap == all.end()) {
-      std::vector<std::string> known;
-      for (const Tap& t : all) known.push_back(t.name);
-      const std::string near = base::nearest_name(name, known);
-      base::fail(base::Exit::config, "there is no tap {}{}; the model has {}", base::quoted(name),
-                 near.empty() ? "" : fmt::format("; did you mean \"{}\"?", near),
-                 base::join(known, ", "));
-    }
-    CHECK(std::count(names.begin(), names.end(), name) == 1, "tap {} is named twice", name);
-    out.push_back(*tap);
-  }
-  return out;
-}
-
 class VitEmbedPass : public EmbedPass {
  public:
   VitEmbedPass(const EmbedParts& parts, const std::vector<std::string>& names)
@@ -118,6 +98,25 @@ class VitEmbedPass : public EmbedPass {
 };
 
 }  // namespace
+
+std::vector<Tap> chosen_taps(const std::vector<Tap>& all, const std::vector<std::string>& names) {
+  std::vector<Tap> out;
+  for (const std::string& name : names) {
+    const auto tap =
+        std::find_if(all.begin(), all.end(), [&](const Tap& t) { return t.name == name; });
+    if (tap == all.end()) {
+      std::vector<std::string> known;
+      for (const Tap& t : all) known.push_back(t.name);
+      const std::string near = base::nearest_name(name, known);
+      base::fail(base::Exit::config, "there is no tap {}{}; the model has {}", base::quoted(name),
+                 near.empty() ? "" : fmt::format("; did you mean \"{}\"?", near),
+                 base::join(known, ", "));
+    }
+    CHECK(std::count(names.begin(), names.end(), name) == 1, "tap {} is named twice", name);
+    out.push_back(*tap);
+  }
+  return out;
+}
 
 std::vector<Tap> vit_taps(const VitConfig& config) {
   const std::vector<int64_t> vector = {config.width}, tokens = {config.tokens(), config.width};
