@@ -18,9 +18,13 @@
 namespace kernels {
 namespace {
 
-// The gradient of weights is cut into about this many parts if their order is fixed. More parts
-// would serve more threads, but each part of the images costs a sum of all weights.
-constexpr int64_t kWeightParts = 8;
+// If bits may not depend on the number of threads, a convolution is cut into about this many parts.
+// More parts would serve more threads, but each part of the images costs a sum of all weights.
+constexpr int64_t kFixedParts = 8;
+// Otherwise each thread has about this many parts of the images, because others may be slower.
+constexpr int64_t kPartsOfThread = 4;
+// Kernels need about this many positions in a part, if images are small.
+constexpr int64_t kEnoughPositions = 784;
 // Fewer output channels in a part would leave the library's kernels too little work per image.
 constexpr int64_t kLeastChannels = 64;
 
@@ -47,24 +51,27 @@ void add_floats(void* y, bool narrow, const float* x, int64_t count) {
 
 }  // namespace
 
-ConvolutionPlan::ConvolutionPlan(const ConvolutionKey& key)
-    : key_(key), in_parts_(key.fixed_order || key.alone || key.accumulate) {
+ConvolutionPlan::ConvolutionPlan(const ConvolutionKey& key) : key_(key) {
   const ConvolutionShape& shape = key.kind.shape;
+  const Window& window = shape.window;
   ConvolutionKind part = key.kind;
-  ThreadScope scope(in_parts_ ? 1 : key.threads);
-  if (in_parts_) {
-    if (key.kind.result == ConvolutionSide::weights) {
-      if (shape.groups == 1 && shape.out % kLeastChannels == 0)
-        channel_parts_ = largest_divisor(shape.out / kLeastChannels, kWeightParts);
-      image_parts_ = largest_divisor(shape.window.batch, kWeightParts / channel_parts_);
-      part.shape.out /= channel_parts_;
-    } else {
-      image_parts_ = shape.window.batch;
-      if (key.accumulate) part.narrow_result = false;
-    }
-    part.shape.window.batch /= image_parts_;
-    if (image_parts_ * channel_parts_ > 1) workers_ = key.threads;
+  if (key.kind.result == ConvolutionSide::weights) {
+    const int64_t parts = key.fixed_order ? kFixedParts : key.threads;
+    if (shape.groups == 1 && shape.out % kLeastChannels == 0)
+      channel_parts_ = largest_divisor(shape.out / kLeastChannels, parts);
+    image_parts_ = largest_divisor(window.batch, parts / channel_parts_);
+    part.shape.out /= channel_parts_;
+  } else {
+    const int64_t parts = key.fixed_order ? kFixedParts : kPartsOfThread * key.threads,
+                  enough =
+                      base::ceil_div(kEnoughPositions, window.out_height() * window.out_width());
+    const int64_t images = std::min(enough, base::ceil_div(window.batch, parts));
+    image_parts_ = key.alone ? window.batch : window.batch / largest_divisor(window.batch, images);
+    if (key.accumulate) part.narrow_result = false;
   }
+  part.shape.window.batch /= image_parts_;
+  if (image_parts_ * channel_parts_ > 1) workers_ = key.threads;
+  ThreadScope scope(1);
   primitive_ = std::make_unique<OnednnConvolution>(part, workers_);
   library_bytes_ = lines(primitive_->scratch_bytes());
   if (key.accumulate) copy_bytes_ = lines(size_t(part.shape.inputs()) * sizeof(float));
@@ -95,7 +102,6 @@ void ConvolutionPlan::run_images(const ConvolutionOperands& p, Queue& queue) {
   {
     ThreadScope scope(key_.threads);
     need_success(primitive_->pack(p.weights, weights));
-    if (!in_parts_) return need_success(primitive_->run(0, p.x, p.y, weights, own));
   }
   ThreadScope scope(1);  // the workers inherit it
   std::atomic<int> status{dnnl_success};
@@ -134,10 +140,7 @@ void ConvolutionPlan::run_weights(const ConvolutionOperands& p, Write write, Que
     return run_part_of_weights(p, i, worker, weights + size_t(i) * weights_bytes,
                                own + size_t(worker) * own_bytes);
   };
-  if (parts == 1) {
-    ThreadScope scope(in_parts_ ? 1 : key_.threads);
-    need_success(run_part(0, 0));
-  } else {
+  {
     ThreadScope scope(1);  // the workers inherit it
     std::atomic<int> status{dnnl_success};
 #pragma omp parallel for num_threads(workers_) schedule(dynamic, 1)

@@ -21,11 +21,12 @@ struct ConvolutionOperands {
   char *x, *y, *weights;
 };
 
-// Runs a convolution as the library divides it, or in parts, each computed by one thread. With
-// parts, neither the number of threads nor the load of the machine changes a bit.
+// Runs a convolution in parts, each computed by one thread, so that the load of the machine changes
+// no bit. The library's own division among threads waits for the slowest one several times.
 //
-// A part of the outputs or of the inputs has one image. Parts of the gradient of weights have some
-// of the output channels, and some of the images: their sums are added in the order of images.
+// A part of the outputs or of the inputs has some of the images. Parts of the gradient of weights
+// have some of the output channels, and some of the images: their sums are added in the order of
+// images.
 class ConvolutionPlan {
  public:
   explicit ConvolutionPlan(const ConvolutionKey& key);
@@ -42,7 +43,6 @@ class ConvolutionPlan {
   void need_success(int status) const;
 
   ConvolutionKey key_;
-  bool in_parts_;
   int64_t image_parts_ = 1, channel_parts_ = 1;
   int workers_ = 1;
   std::unique_ptr<OnednnConvolution> primitive_;  // of a part

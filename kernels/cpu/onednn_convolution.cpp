@@ -36,42 +36,43 @@ OnednnConvolution::OnednnConvolution(const ConvolutionKind& kind, int workers) {
   constexpr auto kDirect = dnnl::algorithm::convolution_direct;
   constexpr auto kImages = memory::format_tag::nhwc, kAny = memory::format_tag::any;
   auto type = [](bool narrow) { return narrow ? memory::data_type::bf16 : memory::data_type::f32; };
-  auto result_type = [&](ConvolutionSide r) {
-    return type(kind.result == r ? kind.narrow_result : kind.narrow);
-  };
-  const memory::desc x(d.x, result_type(ConvolutionSide::inputs), kImages),
-      y(d.y, result_type(ConvolutionSide::outputs), kImages),
-      weights(d.weights, kind.result == ConvolutionSide::weights ? type(false) : type(kind.narrow),
-              kAny);
-  plain_ = memory::desc(d.weights, weights.data_type(), d.plain);
+  const auto operand = type(kind.narrow), result = type(kind.narrow_result);
+  auto x_of = [&](memory::data_type t) { return memory::desc(d.x, t, kImages); };
+  auto y_of = [&](memory::data_type t) { return memory::desc(d.y, t, kImages); };
+  auto weights_of = [&](memory::data_type t) { return memory::desc(d.weights, t, kAny); };
+  const bool outputs = kind.result == ConvolutionSide::outputs;
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
 
   // Gradients take the forward convolution as a hint.
   using Forward = dnnl::convolution_forward;
-  const Forward::primitive_desc forward(Forward::desc(dnnl::prop_kind::forward_training, kDirect, x,
-                                                      weights, y, d.strides, d.padding, d.padding),
-                                        attributes, onednn_engine());
-  if (kind.result == ConvolutionSide::outputs) {
+  const Forward::primitive_desc forward(
+      Forward::desc(dnnl::prop_kind::forward_training, kDirect, x_of(operand), weights_of(operand),
+                    y_of(outputs ? result : operand), d.strides, d.padding, d.padding),
+      attributes, onednn_engine());
+  plain_ = memory::desc(d.weights, operand, d.plain);
+  if (outputs) {
     primitive_ = Forward(forward);
-    keep(forward, {DNNL_ARG_SRC, DNNL_ARG_DST, DNNL_ARG_WEIGHTS}, x, y, forward.weights_desc(),
-         workers);
+    keep(forward, {DNNL_ARG_SRC, DNNL_ARG_DST, DNNL_ARG_WEIGHTS}, x_of(operand), y_of(result),
+         forward.weights_desc(), workers);
   } else if (kind.result == ConvolutionSide::inputs) {
     using Data = dnnl::convolution_backward_data;
-    const Data::primitive_desc data(
-        Data::desc(kDirect, x, weights, y, d.strides, d.padding, d.padding), attributes,
-        onednn_engine(), forward);
+    const Data::primitive_desc data(Data::desc(kDirect, x_of(result), weights_of(operand),
+                                               y_of(operand), d.strides, d.padding, d.padding),
+                                    attributes, onednn_engine(), forward);
     primitive_ = Data(data);
-    keep(data, {DNNL_ARG_DIFF_SRC, DNNL_ARG_DIFF_DST, DNNL_ARG_WEIGHTS}, x, y, data.weights_desc(),
-         workers);
+    keep(data, {DNNL_ARG_DIFF_SRC, DNNL_ARG_DIFF_DST, DNNL_ARG_WEIGHTS}, x_of(result),
+         y_of(operand), data.weights_desc(), workers);
   } else {
     using Weights = dnnl::convolution_backward_weights;
+    plain_ = memory::desc(d.weights, type(false), d.plain);
     const Weights::primitive_desc gradient(
-        Weights::desc(kDirect, x, weights, y, d.strides, d.padding, d.padding), attributes,
-        onednn_engine(), forward);
+        Weights::desc(kDirect, x_of(operand), weights_of(type(false)), y_of(operand), d.strides,
+                      d.padding, d.padding),
+        attributes, onednn_engine(), forward);
     primitive_ = Weights(gradient);
-    keep(gradient, {DNNL_ARG_SRC, DNNL_ARG_DIFF_DST, DNNL_ARG_DIFF_WEIGHTS}, x, y,
-         gradient.diff_weights_desc(), workers);
+    keep(gradient, {DNNL_ARG_SRC, DNNL_ARG_DIFF_DST, DNNL_ARG_DIFF_WEIGHTS}, x_of(operand),
+         y_of(operand), gradient.diff_weights_desc(), workers);
   }
 }
 

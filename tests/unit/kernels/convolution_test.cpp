@@ -135,10 +135,14 @@ std::vector<float> run_case(const Case& c, TestQueue& queue, bool compare) {
       want_dx[i] += double(dys[o]) * double(ws[w]);
       want_dw[w] += double(dys[o]) * double(xs[i]);
     });
-    const double tolerance = c.narrow_result ? 0x1p-8 * narrow_part() : 1e-6;
-    expect_close(y.values(), want_y, tolerance, c.name() + " y");
-    expect_close(dx.values(), want_dx, tolerance, c.name() + " dx");
-    expect_close(dw.values(), want_dw, 1e-6, c.name() + " dw");
+    // cuDNN rounds sums to the operands' type if channels fill no packs of 8.
+    const bool packs = s.in % 8 == 0 && s.out % 8 == 0,
+               rounds = on_cuda() && c.narrow && !s.is_product() && !packs;
+    const double narrow = 0x1p-8 * narrow_part(), wide = rounds ? narrow : 2e-6,
+                 image = c.narrow_result ? narrow : wide;
+    expect_close(y.values(), want_y, image, c.name() + " y");
+    expect_close(dx.values(), want_dx, image, c.name() + " dx");
+    expect_close(dw.values(), want_dw, wide, c.name() + " dw");
   }
   std::vector<float> all = y.values();
   for (const Numbers* more : {&dx, &dw}) {
