@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA kernels that convert weights of convolutions from and to channels last.
+// CUDA kernels that convert weights of convolutions from and to channels last, and results of
+// cuDNN to floats.
 #include "kernels/cuda/convolution_cudnn.hpp"
-#include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/floats.cuh"
 
 namespace kernels {
 namespace {
@@ -29,17 +30,30 @@ struct LastBody {
   }
 };
 
+template <class T>
 struct FirstBody {
   float* to;
-  const float* from;
+  const T* from;
   Order order;
   bool add;
   template <int N>
   __device__ void run(int64_t i) const {
     for (int k = 0; k < N; ++k) {
       float& w = to[order.plain(i + k)];
-      w = add ? w + from[i + k] : from[i + k];
+      w = add ? w + widen(from[i + k]) : widen(from[i + k]);
     }
+  }
+};
+
+template <class T>
+struct FloatsBody {
+  float* to;
+  const T* from;
+  bool add;
+  template <int N>
+  __device__ void run(int64_t i) const {
+    for (int k = 0; k < N; ++k)
+      to[i + k] = add ? to[i + k] + widen(from[i + k]) : widen(from[i + k]);
   }
 };
 
@@ -58,10 +72,23 @@ void put_channels_last(void* to, const View& weights, const ConvolutionShape& sh
     put_last<uint16_t>(to, weights, shape, queue);
 }
 
-void take_channels_last(const View& dw, const float* from, const ConvolutionShape& shape,
+void take_channels_last(const View& dw, const View& from, const ConvolutionShape& shape,
                         Write write, Queue& queue) {
-  const FirstBody body{dw.f32(), from, order_of(shape), write == Write::accumulate};
-  for_each_element<1>(body, dw.count, queue, {});
+  with_activation(from.type, [&](auto element) {
+    using T = decltype(element);
+    const FirstBody<T> body{dw.f32(), static_cast<const T*>(from.data), order_of(shape),
+                            write == Write::accumulate};
+    for_each_element<1>(body, dw.count, queue, {});
+  });
+}
+
+void take_floats(const View& to, const View& from, Write write, Queue& queue) {
+  with_activation(from.type, [&](auto element) {
+    using T = decltype(element);
+    const FloatsBody<T> body{to.f32(), static_cast<const T*>(from.data),
+                             write == Write::accumulate};
+    for_each_element<1>(body, to.count, queue, {});
+  });
 }
 
 }  // namespace kernels

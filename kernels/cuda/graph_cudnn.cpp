@@ -199,10 +199,11 @@ void check_notes(const Descriptor& configuration, const Demands& demands) {
 }
 
 // Returns cuDNN's proposals for a graph, the fastest first.
-std::vector<Descriptor> proposals_for(const Descriptor& graph, const Descriptor& device) {
+std::vector<Descriptor> proposals_for(const Descriptor& graph, const Descriptor& device,
+                                      cudnnBackendHeurMode_t mode) {
   Descriptor proposals(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
   proposals.set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph)
-      .set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, CUDNN_HEUR_MODE_A);
+      .set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, mode);
   if (device.get()) proposals.set(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, device);
   proposals.finish();
   auto results = [&](int64_t wanted, cudnnBackendDescriptor_t* raw) {
@@ -242,7 +243,10 @@ Plan::Plan(const Graph& graph, cudnnHandle_t handle, const std::string& device,
              device.data())
         .finish();
   }
-  const std::vector<Descriptor> configurations = proposals_for(graph_, described);
+  std::vector<Descriptor> configurations = proposals_for(graph_, described, CUDNN_HEUR_MODE_A);
+  // Slower engines, which serve more graphs.
+  for (const Descriptor& d : proposals_for(graph_, described, CUDNN_HEUR_MODE_FALLBACK))
+    configurations.push_back(d);
   std::string problems;
   for (const Descriptor& configuration : configurations) try {
       take(configuration, handle, described, demands);

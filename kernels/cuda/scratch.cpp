@@ -113,26 +113,30 @@ int64_t convolution_workspace(const ConvolutionShape& s, DType operands) {
 }
 
 ConvolutionScratch::ConvolutionScratch(const ConvolutionShape& s, DType weights_type,
-                                       int64_t workspace)
+                                       int64_t floats, int64_t workspace)
     : weights(base::round_up(workspace, 256)),
-      bytes(weights + s.weights() * device::size_of(weights_type)) {}
+      image(base::round_up(weights + s.weights() * device::size_of(weights_type), 256)),
+      bytes(image + 4 * floats) {}
 
 namespace {
+// `floats`: elements of images that are f32 although the operands are narrow.
 template <class Args>
-size_t scratch_of(const Args& a, DType operands, DType weights) {
+size_t scratch_of(const Args& a, DType operands, DType weights, int64_t floats) {
   if (a.shape.window.batch == 0) return 0;
   if (a.shape.is_product()) return cuda_scratch(product_of(a));
-  return size_t(
-      ConvolutionScratch(a.shape, weights, convolution_workspace(a.shape, operands)).bytes);
+  const int64_t workspace = convolution_workspace(a.shape, operands);
+  return size_t(ConvolutionScratch(a.shape, weights, floats, workspace).bytes);
 }
 }  // namespace
 
-size_t cuda_scratch(const ConvolutionForward& a) { return scratch_of(a, a.x.type, a.weight.type); }
+size_t cuda_scratch(const ConvolutionForward& a) {
+  return scratch_of(a, a.x.type, a.weight.type, a.y.type != a.x.type ? a.y.count : 0);
+}
 size_t cuda_scratch(const ConvolutionBackwardData& a) {
-  return scratch_of(a, a.dy.type, a.weight.type);
+  return scratch_of(a, a.dy.type, a.weight.type, a.dx.type != a.dy.type ? a.dx.count : 0);
 }
 size_t cuda_scratch(const ConvolutionBackwardWeights& a) {
-  return scratch_of(a, a.x.type, a.dw.type);
+  return scratch_of(a, a.x.type, a.dw.type, 0);
 }
 
 }  // namespace kernels

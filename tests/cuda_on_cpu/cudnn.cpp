@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The backend interface of an emulated cuDNN, which has convolutions only. Each graph has three
-// plans. The first one adds in another order in each call, and says so in its notes. The second one
-// rounds f32 operands to tf32, and says so too.
+// The backend interface of an emulated cuDNN, which has convolutions only, and copies of their
+// results to f32. Each graph that the library serves has three plans. The first one adds in another
+// order in each call, and says so in its notes. The second one rounds f32 operands to tf32, and
+// says so too.
 #include "cudnn.h"
 
 #include <algorithm>
@@ -27,7 +28,7 @@ constexpr int64_t kWorkspace = 1000;
 
 // A copy of a descriptor refers to copies of others, because callers destroy theirs early.
 struct Content {
-  cudnnBackendDescriptorType_t type;
+  cudnnBackendDescriptorType_t type{};
   bool finished = false;
   std::map<int, std::vector<char>> values;
   std::map<int, std::vector<std::shared_ptr<Content>>> others;
@@ -114,6 +115,31 @@ DnnConvolution convolution_of(const Content& c) {
   return out;
 }
 
+// The convolution of a graph, whose result a second operation may copy.
+struct Call {
+  bool valid = false;
+  DnnConvolution convolution;
+};
+Call call_of(const Content& graph) {
+  auto it = graph.others.find(CUDNN_ATTR_OPERATIONGRAPH_OPS);
+  if (it == graph.others.end() || !is_convolution(it->second[0]->type)) return {};
+  const auto& operations = it->second;
+  Call call{.valid = true, .convolution = convolution_of(*operations[0])};
+  if (operations.size() == 1) return call;
+  const Content& copy = *operations[1];
+  const Shared how = copy.other(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR);
+  cudnnPointwiseMode_t mode{};
+  if (how) how->get(CUDNN_ATTR_POINTWISE_MODE, &mode);
+  DnnTensor& result = call.convolution.result();
+  const DnnTensor from = tensor_of(copy.other(CUDNN_ATTR_OPERATION_POINTWISE_XDESC)),
+                  to = tensor_of(copy.other(CUDNN_ATTR_OPERATION_POINTWISE_YDESC));
+  call.valid = operations.size() == 2 && mode == CUDNN_POINTWISE_IDENTITY && from.id == result.id &&
+               from.sizes == to.sizes && from.strides == to.strides;
+  call.convolution.keeps_floats = true;
+  result = to;
+  return call;
+}
+
 }  // namespace
 
 const char* cudnnGetErrorString(cudnnStatus_t status) {
@@ -135,7 +161,8 @@ cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) {
 
 cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type,
                                            cudnnBackendDescriptor_t* out) {
-  *out = new Shared(new Content{.type = type});
+  *out = new Shared(std::make_shared<Content>());
+  content(*out)->type = type;
   return CUDNN_STATUS_SUCCESS;
 }
 cudnnStatus_t cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t d) {
@@ -169,7 +196,9 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t d, cudnnBackendA
   auto* raw = static_cast<cudnnBackendDescriptor_t*>(values);
   switch (name) {
     case CUDNN_ATTR_ENGINEHEUR_RESULTS:
-      *count = int64_t(DnnEngine::count);
+      *count = call_of(*c.other(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH)).convolution.has_plans()
+                   ? int64_t(DnnEngine::count)
+                   : 0;
       for (int64_t i = 0; i < std::min(wanted, *count); ++i) {
         *content(raw[i]) = {.type = CUDNN_BACKEND_ENGINECFG_DESCRIPTOR,
                             .finished = true,
@@ -204,16 +233,14 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t d) {
   c.finished = true;
   if (is_convolution(c.type) && !convolution_of(c).is_valid()) return CUDNN_STATUS_NOT_SUPPORTED;
   if (c.type != CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR) return CUDNN_STATUS_SUCCESS;
-  const auto& operations = c.others[CUDNN_ATTR_OPERATIONGRAPH_OPS];
-  return operations.size() == 1 && is_convolution(operations[0]->type) ? CUDNN_STATUS_SUCCESS
-                                                                       : CUDNN_STATUS_NOT_SUPPORTED;
+  return call_of(c).valid ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_NOT_SUPPORTED;
 }
 
 cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
                                   cudnnBackendDescriptor_t pack) {
   const Shared configuration = content(plan)->other(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
   const Shared graph = configuration->other(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH);
-  DnnConvolution call = convolution_of(*graph->other(CUDNN_ATTR_OPERATIONGRAPH_OPS));
+  DnnConvolution call = call_of(*graph).convolution;
   call.engine = configuration->engine;
   const Content& c = *content(pack);
   int64_t ids[3] = {};
@@ -225,7 +252,7 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
     for (int i = 0; i < 3; ++i)
       if (ids[i] == t->id) t->data = data[i];
   if (!call.has_data() || !workspace) return CUDNN_STATUS_BAD_PARAM;
-  cuda_on_cpu::submit(handle->stream, [call, workspace] {
+  cuda_on_cpu::submit(handle->stream, [call, workspace]() mutable {
     cuda_on_cpu::Access access;
     // Callers must not rely on the old contents.
     std::memset(workspace, 0xff, size_t(kWorkspace));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Declares the names and rules of cuDNN's backend interface that kernels/cuda/*_cudnn.* use.
-// cudnn.cpp computes convolutions; it has no other operations.
+// cudnn.cpp computes convolutions, and copies of their results to f32; it has no other operations.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,9 @@ enum cudnnStatus_t {
 };
 enum cudnnDataType_t { CUDNN_DATA_FLOAT = 0, CUDNN_DATA_HALF = 2, CUDNN_DATA_BFLOAT16 = 9 };
 enum cudnnConvolutionMode_t { CUDNN_CROSS_CORRELATION = 1 };
-enum cudnnPointwiseMode_t { CUDNN_POINTWISE_BINARY_SELECT = 801 };
+enum cudnnPointwiseMode_t { CUDNN_POINTWISE_IDENTITY = 21, CUDNN_POINTWISE_BINARY_SELECT = 801 };
 enum cudnnReduceTensorOp_t { CUDNN_REDUCE_TENSOR_ADD = 0 };
-enum cudnnBackendHeurMode_t { CUDNN_HEUR_MODE_A = 3 };
+enum cudnnBackendHeurMode_t { CUDNN_HEUR_MODE_FALLBACK = 2, CUDNN_HEUR_MODE_A = 3 };
 enum cudnnBackendNumericalNote_t {
   CUDNN_NUMERICAL_NOTE_TENSOR_CORE = 0,
   CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS = 1,

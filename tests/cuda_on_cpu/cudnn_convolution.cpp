@@ -69,13 +69,20 @@ bool DnnConvolution::is_valid() const {
   for (size_t d : {0u, 1u})
     if (y.sizes[2 + d] != (x.sizes[2 + d] + 2 * padding[d] - w.sizes[2 + d]) / strides[d] + 1)
       return false;
-  const bool forward = operation == CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR,
-             data = operation == CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR;
-  const DnnTensor &result = forward ? y
-                            : data  ? x
-                                    : w,
-                  &a = forward ? x : y, &b = forward || data ? w : x;
-  return a.type == b.type && (result.type == a.type || result.type == CUDNN_DATA_FLOAT);
+  return true;
+}
+
+DnnTensor& DnnConvolution::result() {
+  return operation == CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR         ? y
+         : operation == CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR ? x
+                                                                                     : w;
+}
+
+bool DnnConvolution::has_plans() {
+  const DnnTensor &to = result(), &a = &to == &x ? y : x, &b = &to == &w ? y : w;
+  if (a.type != b.type) return false;
+  if (!keeps_floats) return to.type == a.type;
+  return to.type == CUDNN_DATA_FLOAT && x.sizes[1] % 8 == 0 && y.sizes[1] % 8 == 0 && beta == 0;
 }
 
 bool DnnConvolution::has_data() const {
@@ -84,16 +91,16 @@ bool DnnConvolution::has_data() const {
   return true;
 }
 
-void DnnConvolution::run() const {
+void DnnConvolution::run() {
   const bool forward = operation == CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR,
              data = operation == CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR;
-  const DnnTensor& result = forward ? y : data ? x : w;
-  std::vector<double> sums(size_t(count_of(result)));
+  const DnnTensor& to = result();
+  std::vector<double> sums(size_t(count_of(to)));
   const int64_t channels = w.sizes[1];
   std::vector<float> xs, ws, ys;
-  if (&result != &x) xs = operand(x, engine);
-  if (&result != &w) ws = operand(w, engine);
-  if (&result != &y) ys = operand(y, engine);
+  if (&to != &x) xs = operand(x, engine);
+  if (&to != &w) ws = operand(w, engine);
+  if (&to != &y) ys = operand(y, engine);
   for_each_product(*this, [&](int64_t at_x, int64_t at_w, int64_t at_y) {
     if (forward) {
       double sum = 0;
@@ -103,21 +110,21 @@ void DnnConvolution::run() const {
     } else {
       const double dy = double(ys[size_t(at_y)]);
       const float* from = data ? &ws[size_t(at_w)] : &xs[size_t(at_x)];
-      double* to = &sums[size_t(data ? at_x : at_w)];
-      for (int64_t c = 0; c < channels; ++c) to[c] += dy * double(from[c]);
+      double* sum = &sums[size_t(data ? at_x : at_w)];
+      for (int64_t c = 0; c < channels; ++c) sum[c] += dy * double(from[c]);
     }
   });
   static int calls = 0;
   const double error = engine == DnnEngine::unordered ? 1 + 0.001 * (++calls % 5) : 1;
   for (size_t i = 0; i < sums.size(); ++i) {
-    const double before = beta != 0 ? double(beta) * double(read(result, int64_t(i))) : 0;
+    const double before = beta != 0 ? double(beta) * double(read(to, int64_t(i))) : 0;
     const float value = float(double(alpha) * error * sums[i] + before);
-    if (result.type == CUDNN_DATA_FLOAT)
-      static_cast<float*>(result.data)[i] = value;
+    if (to.type == CUDNN_DATA_FLOAT)
+      static_cast<float*>(to.data)[i] = value;
     else
-      static_cast<uint16_t*>(result.data)[i] = result.type == CUDNN_DATA_HALF
-                                                   ? kernels::loops::round_to_f16(value).bits
-                                                   : kernels::loops::round_to_bf16(value).bits;
+      static_cast<uint16_t*>(to.data)[i] = to.type == CUDNN_DATA_HALF
+                                               ? kernels::loops::round_to_f16(value).bits
+                                               : kernels::loops::round_to_bf16(value).bits;
   }
 }
 

@@ -29,13 +29,18 @@ struct DnnConvolution {
   DnnTensor x, w, y;
   int64_t strides[2] = {}, padding[2] = {};
   float alpha = 1, beta = 0;
+  bool keeps_floats = false;  // a second operation copies the result to an f32 tensor
   DnnEngine engine = DnnEngine::plain;
 
-  // True if the library would accept the operation.
+  // True if the shapes and layouts fit each other.
   bool is_valid() const;
+  // True if the library has plans: tensors of one type, or a sum that stays f32 in a second
+  // operation, for channels in multiples of 8.
+  bool has_plans();
+  DnnTensor& result();
   // True if all data are there and aligned as described.
   bool has_data() const;
-  void run() const;
+  void run();
 };
 
 }  // namespace cuda_on_cpu
