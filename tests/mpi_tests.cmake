@@ -29,7 +29,7 @@ function(mpi_test name ranks)
   endif()
 endfunction()
 
-foreach(name mesh_bits classifier_bits collectives_test continue_test damage_test batch_state_test caption_test
+foreach(name mesh_bits classifier_bits collectives_test continue_test damage_test batch_state_test batch_norm_test caption_test
              row_file_test)
   mpi_program(${name})
 endforeach()
@@ -49,6 +49,7 @@ endforeach()
 foreach(ranks 1 2 4)
   mpi_test(memory_test ${ranks})
   mpi_test(batch_state_test ${ranks})
+  mpi_test(batch_norm_test ${ranks})
 endforeach()
 foreach(ranks 2 3)
   mpi_test(caption_test ${ranks})

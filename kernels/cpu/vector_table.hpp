@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "device/types.hpp"
+#include "kernels/cpu/batch_norm_rows.hpp"
 
 namespace kernels {
 
@@ -96,6 +97,10 @@ struct ActivationLoops {
   int64_t (*attention_backward_scratch)(int64_t query_length, int64_t key_length, int64_t head_dim);
   void (*decode_attention)(const DecodeHead<T>&, float* scratch);
   void (*row_product)(const RowProductPart<T>&);
+  void (*batch_norm_forward)(const BatchNormRows<T>&);
+  void (*batch_norm_sums)(const BatchNormSumRows<T>&);
+  void (*batch_norm_gradient_sums)(const BatchNormGradientSumRows<T>&);
+  void (*batch_norm_backward)(const BatchNormGradientRows<T>&);
 };
 
 struct VectorTable {

@@ -3,6 +3,7 @@
 // machine. Ops that are not listed need a few kilobytes, far less than any product.
 #include "base/narrow.hpp"
 #include "kernels/adamw_update.hpp"
+#include "kernels/batch_norm.hpp"
 #include "kernels/convolution.hpp"
 #include "kernels/cuda/adafactor_tiles.hpp"
 #include "kernels/cuda/attention_cudnn.hpp"
@@ -46,6 +47,15 @@ size_t cuda_scratch(const LayerNormBackward& a) {
   if (a.dscale.none() && a.dbias.none()) return 0;
   return size_t(norm_backward_cuts(a.rows).count() * 2 * a.columns) * sizeof(float);
 }
+
+namespace {
+template <class Args>
+size_t scratch_of_batch_norm(const Args& a) {
+  return size_t(a.parts * batch_norm_cuts(a.rows).count() * 2 * a.columns) * sizeof(double);
+}
+}  // namespace
+size_t cuda_scratch(const BatchNormSums& a) { return scratch_of_batch_norm(a); }
+size_t cuda_scratch(const BatchNormBackwardSums& a) { return scratch_of_batch_norm(a); }
 
 size_t cuda_scratch(const EmbeddingBackward& a) {
   return size_t(EmbeddingPlan(a.rows, a.vocabulary, a.width).bytes());

@@ -73,10 +73,10 @@ class ParameterList {
     if (bias) n.bias = add(path + "/bias", {width}, zeros());
     return n;
   }
-  // Adds a batch norm with torch's names: scale 1, bias 0, running values 0 and 1 (ssl.md 1.4).
-  nn::BatchNorm batch_norm(const std::string& path, int64_t width) {
+  // Adds a batch norm with torchvision's names (ssl.md 1.3). Its running values are states.
+  nn::BatchNorm batch_norm(const std::string& path, int64_t width, bool zero_scale = false) {
     nn::BatchNorm n{.width = width};
-    n.scale = add(path + ".weight", {width}, ones());
+    n.scale = add(path + ".weight", {width}, zero_scale ? zeros() : ones());
     n.bias = add(path + ".bias", {width}, zeros());
     n.running_mean = add_state(path + ".running_mean", {width}, zeros());
     n.running_variance = add_state(path + ".running_var", {width}, ones());

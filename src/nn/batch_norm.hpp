@@ -20,6 +20,12 @@
 
 namespace nn {
 
+// The layer's forward calls in a pass, one for each size of images: the number of this one, and how
+// many there are.
+struct BatchNormCall {
+  int64_t number = 0, count = 1;
+};
+
 struct BatchNorm {
   int scale = -1, bias = -1;                                   // optional [width]
   int running_mean = -1, running_variance = -1, batches = -1;  // states [width], [width], scalar
@@ -34,11 +40,7 @@ struct BatchNorm {
   struct Saved {
     View mean, rstd;
   };
-  // The layer's forward calls in a pass, one for each size of images: the number of this one, and
-  // how many there are.
-  struct Call {
-    int64_t number = 0, count = 1;
-  };
+  using Call = BatchNormCall;
   Saved make_saved(Context& ctx, bool saved) const;
   // Fills saved from x, or from the running values, and updates these. Exchanges sums with other
   // ranks if a group has examples of several ranks. Error(Exit::config) if a rank's examples do not
@@ -49,7 +51,12 @@ struct BatchNorm {
   // may add. Backward runs it again and gets the same bits. y and x are of one type.
   kernels::BatchNormForward normalise(const Context& ctx, View x, const ImageSize& size,
                                       const Saved& saved, View y) const;
+  kernels::BatchNormForward normalise(const Context& ctx, View x, const ImageSize& size,
+                                      const kernels::BatchNormValues& values, View y) const;
   kernels::BatchNormValues values(const Context& ctx, const Saved& saved) const;
+  // Returns values(), with copies of scale and bias that can be read until the arena is popped,
+  // also when their block is not acquired.
+  kernels::BatchNormValues saved_values(Context& ctx, const Saved& saved) const;
   // Measures and normalises.
   void forward(Context& ctx, View x, const ImageSize& size, const Saved& saved, View y,
                bool relu = false, Call call = {}) const;
@@ -69,6 +76,10 @@ struct BatchNorm {
   };
   // Computes dx and the gradients of scale and bias of all sizes of images. relu: a ReLU followed.
   void backward(Context& ctx, std::span<const Passed> all, bool relu) const;
+
+ private:
+  void update_running(Context& ctx, View moments, int64_t parts, int64_t groups, int64_t ranks,
+                      Call call) const;
 };
 
 }  // namespace nn

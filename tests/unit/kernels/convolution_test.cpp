@@ -91,7 +91,7 @@ class Numbers {
   bool is_narrow_;
 };
 
-struct Case {
+struct ConvolutionCase {
   ConvolutionShape shape;
   bool narrow = false, narrow_result = false, accumulate = false;
   std::string name() const {
@@ -103,7 +103,7 @@ struct Case {
 };
 
 // Runs the three ops; returns all results.
-std::vector<float> run_case(const Case& c, TestQueue& queue, bool compare) {
+std::vector<float> run_case(const ConvolutionCase& c, TestQueue& queue, bool compare) {
   const ConvolutionShape& s = c.shape;
   const Write write = c.accumulate ? Write::accumulate : Write::overwrite;
   const std::vector<float> nothing(size_t(s.outputs()), NAN);

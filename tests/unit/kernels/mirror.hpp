@@ -13,6 +13,7 @@
 #include "kernels/apply_update.hpp"
 #include "kernels/attention.hpp"
 #include "kernels/average_pool.hpp"
+#include "kernels/batch_norm.hpp"
 #include "kernels/cast.hpp"
 #include "kernels/class_xent.hpp"
 #include "kernels/clip_gradient.hpp"
@@ -21,6 +22,7 @@
 #include "kernels/elementwise.hpp"
 #include "kernels/ema_update.hpp"
 #include "kernels/embedding.hpp"
+#include "kernels/example_sums.hpp"
 #include "kernels/gelu.hpp"
 #include "kernels/gemm.hpp"
 #include "kernels/layer_norm.hpp"
@@ -152,6 +154,28 @@ inline Views views(kernels::LossSums& a) {
   return {&a.sums, &a.loss, &a.first, &a.weights, &a.flags};
 }
 inline Views views(kernels::RankHits& a) { return {&a.hits, &a.ranks}; }
+inline Views views(kernels::ExampleSums& a) { return {&a.sums, &a.values}; }
+inline Views with_values(Views all, kernels::BatchNormValues& v) {
+  for (device::View* view : {&v.mean, &v.rstd, &v.scale, &v.bias}) all.push_back(view);
+  return all;
+}
+inline Views views(kernels::BatchNormSums& a) { return {&a.sums, &a.x}; }
+inline Views views(kernels::BatchNormStatistics& a) {
+  return {&a.mean, &a.rstd, &a.moments, &a.sums, &a.running_mean, &a.running_variance};
+}
+inline Views views(kernels::BatchNormRunning& a) {
+  return {&a.mean, &a.variance, &a.batches, &a.moments};
+}
+inline Views views(kernels::BatchNormForward& a) {
+  return with_values(with_values({&a.y, &a.x, &a.shortcut}, a.norm), a.shortcut_norm);
+}
+inline Views views(kernels::BatchNormBackwardSums& a) {
+  return with_values({&a.sums, &a.g, &a.dy, &a.add, &a.y, &a.x}, a.norm);
+}
+inline Views views(kernels::BatchNormBackward& a) {
+  return with_values({&a.dx, &a.dy, &a.x, &a.sums}, a.norm);
+}
+inline Views views(kernels::BatchNormGradients& a) { return {&a.dscale, &a.dbias, &a.sums}; }
 
 // Copies host memory of some views to the GPU, and redirects the views to the copies. Views may
 // overlap; their copies then overlap equally.

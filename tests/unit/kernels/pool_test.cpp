@@ -14,12 +14,12 @@ namespace {
 using namespace kernels;
 using namespace rig;
 
-struct Case {
+struct PoolCase {
   Window window;
   int64_t channels;
 };
 
-std::vector<Case> cases() {
+std::vector<PoolCase> cases() {
   auto window = [](int64_t batch, int64_t height, int64_t width, int64_t kernel, int64_t stride,
                    int64_t padding) {
     return Window{.batch = batch,
@@ -76,7 +76,7 @@ struct Numbers {
 
 std::vector<float> nothing(int64_t count) { return std::vector<float>(size_t(count), NAN); }
 
-void test_max(const Case& c, bool narrow, TestQueue& queue) {
+void test_max(const PoolCase& c, bool narrow, TestQueue& queue) {
   const Window& w = c.window;
   const int64_t outputs = w.positions() * c.channels, inputs = w.pixels() * c.channels;
   // Few values, so that windows have equal ones, and all are negative, so padding would win.
@@ -113,7 +113,7 @@ void test_max(const Case& c, bool narrow, TestQueue& queue) {
   EXPECT_TRUE(same_bits(again.values(), y.values())) << "without places";
 }
 
-void test_average(const Case& c, bool narrow, bool narrow_y, TestQueue& queue) {
+void test_average(const PoolCase& c, bool narrow, bool narrow_y, TestQueue& queue) {
   const Window& w = c.window;
   const int64_t outputs = w.positions() * c.channels, inputs = w.pixels() * c.channels;
   Numbers x(normals(inputs, "x"), narrow), y(nothing(outputs), narrow_y),
@@ -137,7 +137,7 @@ void test_average(const Case& c, bool narrow, bool narrow_y, TestQueue& queue) {
 
 TEST(MaxPool, FindsTheFirstOfTheLargest) {
   TestQueue queue(2);
-  for (const Case& c : cases()) {
+  for (const PoolCase& c : cases()) {
     test_max(c, false, queue);
     for_each_narrow_type([&] { test_max(c, true, queue); });
   }
@@ -162,7 +162,7 @@ TEST(MaxPool, KeepsNumbersThatAreNone) {
 
 TEST(AveragePool, CountsPaddingAsZeros) {
   TestQueue queue(2);
-  for (const Case& c : cases()) {
+  for (const PoolCase& c : cases()) {
     test_average(c, false, false, queue);
     for_each_narrow_type([&] {
       test_average(c, true, false, queue);
@@ -172,14 +172,14 @@ TEST(AveragePool, CountsPaddingAsZeros) {
 }
 
 TEST(Pools, GiveTheSameBitsForAllThreads) {
-  const Case c{{.batch = 3,
-                .height = 40,
-                .width = 33,
-                .kernel_height = 3,
-                .kernel_width = 3,
-                .stride = 2,
-                .padding = 1},
-               20};
+  const PoolCase c{{.batch = 3,
+                    .height = 40,
+                    .width = 33,
+                    .kernel_height = 3,
+                    .kernel_width = 3,
+                    .stride = 2,
+                    .padding = 1},
+                   20};
   expect_same_bits(
       [&](TestQueue& queue) {
         const int64_t outputs = c.window.positions() * c.channels;
