@@ -5,10 +5,12 @@
 #include <cmath>
 #include <cstring>
 #include <numeric>
+#include <optional>
 
 #include "kernels/loss_sums.hpp"
 #include "kernels/mix_images.hpp"
-#include "models/embed_pass.hpp"
+#include "models/block_scope.hpp"
+#include "models/trunk_embed_pass.hpp"
 
 namespace models {
 
@@ -18,19 +20,16 @@ using Columns = kernels::LossColumns;
 
 ClassifierModel::ClassifierModel(const ClassifierOptions& options, const MemoryOptions& memory)
     : options_(options),
-      encoder_(options.vit_config(), memory.recompute, list_),
-      pooling_(options.pooling(), memory.recompute, list_) {
-  const int64_t width = options.vit().size.width, classes = options.num_classes;
+      trunk_(make_trunk(options.trunk, options.image_size, options.image_size, memory.recompute,
+                        list_)) {
+  const int64_t width = trunk_->width(), classes = options.num_classes;
   head_block_ = list_.begin_block("head");
   head_ = {.in = width, .out = classes};
   head_.kernel = list_.add_operand("head/kernel", {width, classes}, ParameterList::zeros());
   head_.bias = list_.add("head/bias", {classes}, ParameterList::constant(options.init_head_bias));
 }
 
-std::vector<std::string> ClassifierModel::patch_tables() const {
-  if (!options_.vit().learned_positions) return {};
-  return {"encoder/pos_embedding"};
-}
+std::vector<std::string> ClassifierModel::patch_tables() const { return trunk_->patch_tables(); }
 
 std::map<std::string, FeatureSpec> ClassifierModel::features() const {
   return {{"image",
@@ -57,7 +56,7 @@ double ClassifierModel::uniform_loss() const {
 void ClassifierModel::take_bytes(const kernels::PixelRange& range) {
   bytes_ = true;
   range_ = range;
-  encoder_.take_bytes(range);
+  trunk_->take_bytes(range);
 }
 
 int64_t ClassifierModel::sum_columns() const { return Columns::count; }
@@ -74,12 +73,16 @@ std::vector<Measure> ClassifierModel::measures() const {
            Columns::examples_first}};
 }
 
-std::string ClassifierModel::changing_arguments() const {
-  return encoder_.drops() ? "dropout draws other numbers in each pass" : "";
-}
+std::string ClassifierModel::changing_arguments() const { return trunk_->changing_arguments(); }
 
 int64_t ClassifierModel::forward_flops() const {
-  return encoder_.forward_flops() + pooling_.forward_flops() + 2 * head_.in * head_.out;
+  const ImageGroup group = images();
+  return trunk_->forward_flops({&group, 1}) + 2 * head_.in * head_.out;
+}
+
+int64_t ClassifierModel::input_flops() const {
+  const ImageGroup group = images();
+  return trunk_->input_flops({&group, 1});
 }
 
 // ---------------------------------------------------------------- inputs
@@ -136,15 +139,14 @@ void ClassifierModel::prepare(const HostBatch& batch, bool train, base::Stream s
 
 // Copies the host's tables to where ops read them.
 void ClassifierModel::place(nn::Context& ctx, State& state) const {
-  encoder_.place(ctx, state.encoder);
-  pooling_.place(ctx, state.pooling);
+  if (!state.trunk) state.trunk = trunk_->make_pass();
+  const ImageGroup group = images();
+  trunk_->place(ctx, {&group, 1}, *state.trunk);
 }
 
-// Runs the encoder and pools its tokens.
-View ClassifierModel::pool(nn::Context& ctx, View image, State& state) const {
-  View tokens = encoder_.forward(ctx, image, pooling_.has_block() ? pooling_.block() : head_block_,
-                                 state.encoder);
-  return pooling_.forward(ctx, tokens, head_block_, state.pooling);
+View ClassifierModel::embed(nn::Context& ctx, View image, State& state) const {
+  const ImageGroup group = images(image);
+  return trunk_->forward(ctx, {&group, 1}, head_block_, *state.trunk);
 }
 
 View ClassifierModel::mixed(nn::Context& ctx, const Inputs& inputs) const {
@@ -180,36 +182,32 @@ void ClassifierModel::forward_backward(nn::Context& ctx, const Inputs& inputs, i
     device::Arena::Scope scope(ctx.arena);
     View loss = ctx.arena.temporary(n), hits = ctx.arena.temporary(n, DType::u8),
          d = ctx.arena.temporary(n * width);
-    View pooled;
-    {
-      device::Arena::Scope image_scope(ctx.arena);
-      pooled = pool(ctx, mixed(ctx, inputs), state);
-    }
-    backward_block(ctx, head_block_,
-                   pooling_.has_block() ? pooling_.block() : encoder_.last_block(), [&] {
-                     device::Arena::Scope head_scope(ctx.arena);
-                     View logits = ctx.arena.temporary(n * classes);
-                     head_.forward(ctx, pooled, n, logits);
-                     kernels::ClassXent xent{.logits = logits,
-                                             .labels = inputs.at("label").device,
-                                             .loss = loss,
-                                             .hits = hits,
-                                             .rows = n,
-                                             .columns = classes,
-                                             .kind = options_.loss,
-                                             .smoothing = float(options_.label_smoothing),
-                                             .scale = 1 / float(global_batch),
-                                             .loss_scale = ctx.loss_scale};
-                     if (mixes()) {
-                       xent.others = inputs.at("other_label").device;
-                       xent.shares = inputs.at("share").device;
-                     }
-                     ctx.run(xent);
-                     head_.backward(ctx, logits, pooled, n, d);
-                   });
-    View d_tokens = ctx.arena.temporary(n * encoder_.config().tokens() * width);
-    pooling_.backward(ctx, d, d_tokens, encoder_.last_block(), state.pooling);
-    encoder_.backward(ctx, d_tokens, state.encoder);
+    std::optional<device::Arena::Scope> image_scope;
+    if (!trunk_->reads_images_again()) image_scope.emplace(ctx.arena);
+    const View pooled = embed(ctx, mixed(ctx, inputs), state);
+    image_scope.reset();
+    backward_block(ctx, head_block_, trunk_->last_block(), [&] {
+      device::Arena::Scope head_scope(ctx.arena);
+      View logits = ctx.arena.temporary(n * classes);
+      head_.forward(ctx, pooled, n, logits);
+      kernels::ClassXent xent{.logits = logits,
+                              .labels = inputs.at("label").device,
+                              .loss = loss,
+                              .hits = hits,
+                              .rows = n,
+                              .columns = classes,
+                              .kind = options_.loss,
+                              .smoothing = float(options_.label_smoothing),
+                              .scale = 1 / float(global_batch),
+                              .loss_scale = ctx.loss_scale};
+      if (mixes()) {
+        xent.others = inputs.at("other_label").device;
+        xent.shares = inputs.at("share").device;
+      }
+      ctx.run(xent);
+      head_.backward(ctx, logits, pooled, n, d);
+    });
+    trunk_->backward(ctx, d, *state.trunk);
     ctx.run(kernels::LossSums{.sums = sums,
                               .loss = loss,
                               .first = state.first,
@@ -231,7 +229,7 @@ void ClassifierModel::classify(nn::Context& ctx, const Inputs& inputs, View loss
   {
     device::Arena::Scope scope(ctx.arena);
     View image = inputs.at("image").device;
-    View pooled = pool(ctx, image, state);
+    View pooled = embed(ctx, image, state);
     ForwardBlock weights(ctx, head_block_, -1);
     View x = logits.none() ? ctx.arena.temporary(n * head_.out) : logits;
     head_.forward(ctx, pooled, n, x);
@@ -254,7 +252,7 @@ void ClassifierModel::compute_logits(nn::Context& ctx, View image, View logits,
   place(ctx, state);
   {
     device::Arena::Scope scope(ctx.arena);
-    const View pooled = pool(ctx, image, state);
+    const View pooled = embed(ctx, image, state);
     ForwardBlock weights(ctx, head_block_, -1);
     head_.forward(ctx, pooled, ctx.batch, logits);
   }
@@ -369,15 +367,18 @@ std::unique_ptr<LogitsPass> ClassifierModel::make_logits_pass() const {
   return std::make_unique<ModelsLogitsPass>(*this);
 }
 bool ClassifierModel::exclusive() const { return options_.loss == kernels::ClassLoss::softmax; }
-std::vector<Tap> ClassifierModel::taps() const { return vit_taps(encoder_.config()); }
+std::vector<Tap> ClassifierModel::taps() const {
+  return trunk_->taps(options_.image_size, options_.image_size);
+}
 std::unique_ptr<EmbedPass> ClassifierModel::make_embed_pass(
     const std::vector<std::string>& taps) const {
-  return make_vit_embed_pass({encoder_, &pooling_, inputs(false).front()}, taps);
+  return make_trunk_embed_pass(*trunk_, inputs(false).front(), options_.image_size,
+                               options_.image_size, taps);
 }
 
 Registered classifier_row() {
   return {
-      "classifier", "ViT and a linear head over classes, softmax or sigmoid cross-entropy",
+      "classifier", "a trunk and a linear head over classes, softmax or sigmoid cross-entropy",
       [] { return std::shared_ptr<config::Table::Variant>(std::make_shared<ClassifierOptions>()); },
       [](const config::Table::Variant& options,
          const MemoryOptions& memory) -> std::unique_ptr<Model> {

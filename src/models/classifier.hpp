@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An image classifier: a ViT, a pooling of its tokens, a linear head over classes. Parameters have
-// the names and shapes of big_vision's ViT, all but the head's under "encoder/". Examples:
-// "encoder/Transformer/encoderblock_0/...", "encoder/cls", "encoder/MAPHead_0/probe",
-// "head/kernel".
+// An image classifier: a trunk, and a linear head over classes, "head/kernel" and "head/bias".
 #pragma once
 
 #include "models/classifier_options.hpp"
@@ -33,17 +30,17 @@ class ClassifierModel : public Model, public Classifier, public Embedder {
   std::unique_ptr<LogitsPass> make_logits_pass() const override;
   bool exclusive() const override;
   std::vector<Tap> taps() const override;
+  std::string feature_tap() const override { return trunk_->feature_tap(); }
   std::unique_ptr<EmbedPass> make_embed_pass(const std::vector<std::string>& taps) const override;
   int64_t num_classes() const override { return options_.num_classes; }
   std::string changing_arguments() const override;
   int64_t forward_flops() const override;
-  int64_t input_flops() const override { return encoder_.input_flops(); }
+  int64_t input_flops() const override;
 
   // ---- parts of passes
   // The state of one pass.
   struct State {
-    Vit::Pass encoder;
-    Pooling::Pass pooling;
+    std::unique_ptr<Trunk::Pass> trunk;
     View first, ones;  // inputs of op loss_sums: index of each example's loss, its weight 1
   };
   bool mixes() const { return options_.mixup.p > 0; }
@@ -62,14 +59,16 @@ class ClassifierModel : public Model, public Classifier, public Embedder {
  private:
   void check_batch(const HostBatch& batch, const Inputs& into) const;
   void place(nn::Context& ctx, State& state) const;
-  View pool(nn::Context& ctx, View image, State& state) const;
+  View embed(nn::Context& ctx, View image, State& state) const;
   View mixed(nn::Context& ctx, const Inputs& inputs) const;
   int64_t pixels() const { return options_.image_size * options_.image_size * 3; }
+  ImageGroup images(View view = {}) const {
+    return {.images = view, .height = options_.image_size, .width = options_.image_size};
+  }
 
   ClassifierOptions options_;
   ParameterList list_;
-  Vit encoder_;
-  Pooling pooling_;
+  std::unique_ptr<Trunk> trunk_;
   int head_block_ = 0;
   nn::Linear head_;
   bool bytes_ = false;  // images come as bytes

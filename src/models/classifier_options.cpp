@@ -5,21 +5,6 @@
 
 namespace models {
 
-void VitTrunkOptions::bind(config::Table& t) {
-  auto never = config::OnResume::never;
-  size.bind(t);
-  t.choice("posemb", learned_positions, {{"learn", true}, {"sincos2d", false}},
-           "position table of the patches")
-      .on_resume(never);
-  t.choice("pool", pool, kPoolNames,
-           "how tokens become one vector: gap: their mean; tok: a class token in front of them; "
-           "map: attention of a learned probe, then an MLP")
-      .on_resume(never);
-  if (!learned_positions && size.width % 4)
-    t.error("posemb",
-            fmt::format("sincos2d needs a width divisible by 4; width is {}", size.width));
-}
-
 void MixupOptions::bind(config::Table& t) {
   t.key("p", p,
         "an image and its partner have shares drawn from Beta(p, p), the image the larger one; "
@@ -63,25 +48,8 @@ void ClassifierOptions::bind(config::Table& t) {
                 ? "a softmax over 1 class has nothing to learn: use loss = \"sigmoid\""
                 : "label_smoothing needs a second class");
   if (!trunk.options) return;
-  const int64_t patch = vit().size.patch;
-  if (patch > 0 && image_size % patch)
-    t.error("image_size",
-            fmt::format("{} is not divisible by model.trunk.patch = {}", image_size, patch));
-}
-
-VitConfig ClassifierOptions::vit_config() const {
-  VitConfig config =
-      models::vit_config(vit().size, image_size, image_size, vit().learned_positions);
-  config.class_token = vit().pool == Pool::tok;
-  return config;
-}
-
-PoolingConfig ClassifierOptions::pooling() const {
-  return {.pool = vit().pool,
-          .tokens = vit_config().tokens(),
-          .width = vit().size.width,
-          .mlp = vit().size.mlp,
-          .heads = vit().size.heads};
+  if (const std::string problem = trunk.image_problem(image_size, image_size); !problem.empty())
+    t.error("image_size", problem);
 }
 
 }  // namespace models

@@ -6,23 +6,12 @@
 #include <utility>
 
 #include "kernels/class_xent.hpp"
-#include "models/pooling.hpp"
 #include "models/trunk.hpp"
-#include "models/vit_options.hpp"
 
 namespace models {
 
-// A ViT that turns an image into one vector.
-inline constexpr std::pair<const char*, Pool> kPoolNames[] = {
-    {"gap", Pool::gap}, {"map", Pool::map}, {"tok", Pool::tok}};
 inline constexpr std::pair<const char*, kernels::ClassLoss> kClassLossNames[] = {
     {"softmax", kernels::ClassLoss::softmax}, {"sigmoid", kernels::ClassLoss::sigmoid}};
-struct VitTrunkOptions : config::Table::Variant {
-  EncoderOptions size;
-  bool learned_positions = true;  // posemb
-  Pool pool = Pool::gap;
-  void bind(config::Table& t) override;
-};
 
 // Mixup blends each image with another one of the batch, and their labels as well.
 struct MixupOptions {
@@ -40,12 +29,6 @@ struct ClassifierOptions : config::Table::Variant {
   MixupOptions mixup;
   TrunkOptions trunk;
   void bind(config::Table& t) override;
-
-  const VitTrunkOptions& vit() const {
-    return dynamic_cast<const VitTrunkOptions&>(*trunk.options);
-  }
-  VitConfig vit_config() const;
-  PoolingConfig pooling() const;
 };
 
 }  // namespace models

@@ -14,8 +14,43 @@ using device::DType;
 
 constexpr const char* kPooledTap = "pre_logits";
 constexpr const char* kTokensTap = "encoded";
+
+}  // namespace
+
 std::string block_tap(int64_t block) { return fmt::format("block{:02}", block); }
 std::string mean_tap(int64_t block) { return block_tap(block) + "_mean"; }
+
+std::vector<Tap> chosen_taps(const std::vector<Tap>& all, const std::vector<std::string>& names) {
+  std::vector<Tap> out;
+  for (const std::string& name : names) {
+    const auto tap =
+        std::find_if(all.begin(), all.end(), [&](const Tap& t) { return t.name == name; });
+    if (tap == all.end()) {
+      std::vector<std::string> known;
+      for (const Tap& t : all) known.push_back(t.name);
+      const std::string near = base::nearest_name(name, known);
+      base::fail(base::Exit::config, "there is no tap {}{}; the model has {}", base::quoted(name),
+                 near.empty() ? "" : fmt::format("; did you mean \"{}\"?", near),
+                 base::join(known, ", "));
+    }
+    CHECK(std::count(names.begin(), names.end(), name) == 1, "tap {} is named twice", name);
+    out.push_back(*tap);
+  }
+  return out;
+}
+
+void copy_features(nn::Context& ctx, View values, float* to) {
+  device::Arena::Scope scope(ctx.arena);
+  if (values.type != DType::f32) {
+    const View wide = ctx.arena.temporary(values.count);
+    ctx.run(kernels::Cast{.y = wide, .x = values});
+    values = wide;
+  }
+  if (to)
+    device::read_on_host(values, ctx.queue, [&](View v) { std::copy_n(v.f32(), v.count, to); });
+}
+
+namespace {
 
 class VitEmbedPass : public EmbedPass {
  public:
@@ -44,7 +79,7 @@ class VitEmbedPass : public EmbedPass {
     // Reads a tap, whose values are on the device, if it is one of this pass.
     auto read = [&](const std::string& tap, View values) {
       for (size_t t = 0; t < taps_.size(); ++t)
-        if (taps_[t].name == tap) copy(ctx, values, planned ? nullptr : features[t]);
+        if (taps_[t].name == tap) copy_features(ctx, values, planned ? nullptr : features[t]);
     };
     const device::Arena::Mark start = ctx.arena.low();
     device::Arena::Scope scope(ctx.arena);
@@ -79,18 +114,6 @@ class VitEmbedPass : public EmbedPass {
         .y = y, .x = tokens, .batch = ctx.batch, .rows = vit.tokens(), .width = vit.width});
     return y;
   }
-  // Copies values of any type to `to` as f32; null on the plan back end.
-  static void copy(nn::Context& ctx, View values, float* to) {
-    device::Arena::Scope scope(ctx.arena);
-    if (values.type != DType::f32) {
-      const View wide = ctx.arena.temporary(values.count);
-      ctx.run(kernels::Cast{.y = wide, .x = values});
-      values = wide;
-    }
-    if (to)
-      device::read_on_host(values, ctx.queue, [&](View v) { std::copy_n(v.f32(), v.count, to); });
-  }
-
   EmbedParts parts_;
   std::vector<Tap> taps_;
   Vit::Pass encoder_;
@@ -98,25 +121,6 @@ class VitEmbedPass : public EmbedPass {
 };
 
 }  // namespace
-
-std::vector<Tap> chosen_taps(const std::vector<Tap>& all, const std::vector<std::string>& names) {
-  std::vector<Tap> out;
-  for (const std::string& name : names) {
-    const auto tap =
-        std::find_if(all.begin(), all.end(), [&](const Tap& t) { return t.name == name; });
-    if (tap == all.end()) {
-      std::vector<std::string> known;
-      for (const Tap& t : all) known.push_back(t.name);
-      const std::string near = base::nearest_name(name, known);
-      base::fail(base::Exit::config, "there is no tap {}{}; the model has {}", base::quoted(name),
-                 near.empty() ? "" : fmt::format("; did you mean \"{}\"?", near),
-                 base::join(known, ", "));
-    }
-    CHECK(std::count(names.begin(), names.end(), name) == 1, "tap {} is named twice", name);
-    out.push_back(*tap);
-  }
-  return out;
-}
 
 std::vector<Tap> vit_taps(const VitConfig& config) {
   const std::vector<int64_t> vector = {config.width}, tokens = {config.tokens(), config.width};

@@ -20,6 +20,10 @@ struct EmbedParts {
 };
 
 std::vector<Tap> vit_taps(const VitConfig& config);
+std::string block_tap(int64_t block);  // "block03"
+std::string mean_tap(int64_t block);   // "block03_mean"
+// Copies values of any type to the host as f32, unless `to` is null.
+void copy_features(nn::Context& ctx, View values, float* to);
 std::unique_ptr<EmbedPass> make_vit_embed_pass(const EmbedParts& parts,
                                                const std::vector<std::string>& taps);
 

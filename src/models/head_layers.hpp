@@ -4,6 +4,7 @@
 #pragma once
 
 #include "kernels/activation.hpp"
+#include "models/model.hpp"
 #include "models/parameter_list.hpp"
 #include "nn/batch_norm.hpp"
 
@@ -37,10 +38,10 @@ class HeadLayers {
   HeadLayers(const HeadChain& chain, ParameterList& list);
 
   struct Saved {
-    View x;       // input of the product
-    View before;  // its result, if anything follows
-    View normed;  // after batch norm, if an activation other than ReLU follows
-    nn::BatchNorm::Saved norm;
+    View x;         // input of the product
+    View before{};  // its result, if anything follows
+    View normed{};  // after batch norm, if an activation other than ReLU follows
+    nn::BatchNorm::Saved norm{};
   };
   using Pass = std::vector<Saved>;
 

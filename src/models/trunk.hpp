@@ -7,6 +7,7 @@
 // with the views of group 0 first. So a slice of examples is contiguous rows everywhere.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <span>
@@ -32,7 +33,7 @@ class Trunk {
   // grid_width, channels], f32 or of the activations' type. The grid of a vector is 1 x 1, that of
   // tokens 1 x tokens.
   struct TapValues {
-    int64_t tap;    // number in taps()
+    std::string tap;
     int64_t group;  // number of the group of images
     int64_t images, grid_height, grid_width, channels;
     View values;  // lost when the call returns
@@ -40,8 +41,13 @@ class Trunk {
   // The state of one pass, from place() to the end of its backward pass.
   struct Pass {
     virtual ~Pass() = default;
-    // Called for each tap and group, in network order; may be empty.
+    // Called in forward for each of these taps and each group, in network order.
     std::function<void(const TapValues&)> read_tap;
+    std::vector<std::string> taps;
+
+    bool wants(const std::string& tap) const {
+      return read_tap && std::find(taps.begin(), taps.end(), tap) != taps.end();
+    }
   };
 
   virtual ~Trunk() = default;
@@ -50,14 +56,19 @@ class Trunk {
   // Copies the host's tables to where ops read them, until the arena is popped. Groups must be
   // those of forward(), but have no images yet.
   virtual void place(nn::Context& ctx, std::span<const ImageGroup> groups, Pass& pass) const = 0;
-  // Returns the features f32 [examples, views, width()], in the arena. next_block: the block whose
+  // Returns the features [examples, views, width()], in the arena: f32, or of the activations' type
+  // if they are a class token. next_block: the block whose
   // weights the last block gathers ahead; -1: none. With ctx.train, batch norms use the statistics
   // of the batch, otherwise running ones. ctx.keep: backward follows.
   virtual View forward(nn::Context& ctx, std::span<const ImageGroup> groups, int next_block,
                        Pass& pass) const = 0;
-  // d: gradient of forward's result, used as workspace. Computes the gradients of all parameters
-  // and pops the arena to where forward began. Gradients of all groups are added slice by slice.
+  // d: f32 gradient of forward's result, used as workspace. Computes the gradients of all
+  // parameters and pops the arena to where forward began. Gradients of all groups are added slice
+  // by slice.
   virtual void backward(nn::Context& ctx, View d, Pass& pass) const = 0;
+
+  // True if backward reads the images, which must be there until it ends.
+  virtual bool reads_images_again() const { return false; }
 
   virtual int64_t width() const = 0;
   virtual int first_block() const = 0;

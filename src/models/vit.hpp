@@ -78,6 +78,7 @@ class Vit {
   int64_t forward_flops() const;
   int64_t input_flops() const { return 2 * config_.patches() * stem_.in * config_.width; }
   bool drops() const { return config_.dropout > 0; }
+  int first_block() const { return stem_block_; }
   int last_block() const { return norm_block_; }
   const VitConfig& config() const { return config_; }
 

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "models/model.hpp"
 #include "nn/context.hpp"
 
 namespace models {

@@ -2,6 +2,7 @@
 // Tests the classifier: gradients against differences for every pooling, loss against a naive
 // reference, mixup, policies, bytes.
 #include "models/classifier.hpp"
+#include "models/vit_trunk.hpp"
 
 #include <gtest/gtest.h>
 
