@@ -16,6 +16,7 @@
 namespace models {
 
 using device::View;
+using kernels::Write;
 
 class Head {
  public:

@@ -10,6 +10,9 @@
 
 namespace models {
 
+using device::View;
+using kernels::Write;
+
 // Batch norm of a head's layers.
 struct HeadNormOptions {
   bool on = false;
@@ -38,7 +41,7 @@ class HeadLayers {
   HeadLayers(const HeadChain& chain, ParameterList& list);
 
   struct Saved {
-    View x;         // input of the product
+    View x{};       // input of the product
     View before{};  // its result, if anything follows
     View normed{};  // after batch norm, if an activation other than ReLU follows
     nn::BatchNorm::Saved norm{};

@@ -19,6 +19,7 @@
 namespace models {
 
 using device::View;
+using kernels::Write;
 
 // The embeddings of one step. Rows are example-major: all views of an example stand together.
 struct StepEmbeddings {

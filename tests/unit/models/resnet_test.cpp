@@ -78,25 +78,25 @@ TEST(Resnet, NamesParametersAndTapsAsPublished) {
   const models::ResnetTrunk trunk(config, models::Recompute::none, list);
   std::map<std::string, std::vector<int64_t>> shapes;
   for (const shard::Parameter& p : list.parameters()) shapes[p.path] = p.shape;
-  using Shape = std::vector<int64_t>;
-  EXPECT_EQ(shapes.at("trunk/conv1.weight"), (Shape{64, 3, 7, 7}));
-  EXPECT_EQ(shapes.at("trunk/layer1.0.downsample.0.weight"), (Shape{256, 64, 1, 1}));
-  EXPECT_EQ(shapes.at("trunk/layer3.5.conv2.weight"), (Shape{256, 256, 3, 3}));
-  EXPECT_EQ(shapes.at("trunk/layer4.2.bn3.running_var"), (Shape{2048}));
-  EXPECT_EQ(shapes.at("trunk/layer2.0.downsample.1.num_batches_tracked"), Shape{});
+  using Sizes = std::vector<int64_t>;
+  EXPECT_EQ(shapes.at("trunk/conv1.weight"), (Sizes{64, 3, 7, 7}));
+  EXPECT_EQ(shapes.at("trunk/layer1.0.downsample.0.weight"), (Sizes{256, 64, 1, 1}));
+  EXPECT_EQ(shapes.at("trunk/layer3.5.conv2.weight"), (Sizes{256, 256, 3, 3}));
+  EXPECT_EQ(shapes.at("trunk/layer4.2.bn3.running_var"), (Sizes{2048}));
+  EXPECT_EQ(shapes.at("trunk/layer2.0.downsample.1.num_batches_tracked"), Sizes{});
   EXPECT_EQ(shapes.count("trunk/layer1.1.downsample.0.weight"), 0u);
   const std::vector<models::Tap> taps = trunk.taps(225, 200);
   ASSERT_EQ(taps.size(), 8u);
   EXPECT_EQ(taps[0].name, "conv1");
-  EXPECT_EQ(taps[0].shape, (Shape{113, 100, 64}));
-  EXPECT_EQ(taps[1].shape, (Shape{57, 50, 64}));
+  EXPECT_EQ(taps[0].shape, (Sizes{113, 100, 64}));
+  EXPECT_EQ(taps[1].shape, (Sizes{57, 50, 64}));
   EXPECT_EQ(taps[5].name, "res5");
-  EXPECT_EQ(taps[5].shape, (Shape{8, 7, 2048}));
+  EXPECT_EQ(taps[5].shape, (Sizes{8, 7, 2048}));
   EXPECT_EQ(taps[7].name, trunk.feature_tap());
   config.layer4_stride = 1;
   models::ParameterList other;
   EXPECT_EQ(models::ResnetTrunk(config, models::Recompute::none, other).taps(64, 64)[5].shape,
-            (Shape{4, 4, 2048}));
+            (Sizes{4, 4, 2048}));
 }
 
 // ---- a classifier with a small ResNet
