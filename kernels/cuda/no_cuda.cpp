@@ -29,6 +29,8 @@
 #include "kernels/scale_pixels.hpp"
 #include "kernels/softmax_xent.hpp"
 #include "kernels/square_sums.hpp"
+#include "kernels/target_counts.hpp"
+#include "kernels/target_xent.hpp"
 #include "kernels/token_mean.hpp"
 
 namespace kernels {

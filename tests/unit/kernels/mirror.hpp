@@ -37,6 +37,8 @@
 #include "kernels/scale_pixels.hpp"
 #include "kernels/softmax_xent.hpp"
 #include "kernels/square_sums.hpp"
+#include "kernels/target_counts.hpp"
+#include "kernels/target_xent.hpp"
 #include "kernels/token_mean.hpp"
 #include "loss_views.hpp"
 
@@ -101,7 +103,12 @@ inline Views views(kernels::SoftmaxXent& a) {
 inline Views views(kernels::ClassXent& a) {
   return {&a.logits, &a.labels, &a.others, &a.shares, &a.loss, &a.ranks, &a.hits, &a.loss_scale};
 }
-inline Views views(kernels::MixImages& a) { return {&a.y, &a.x, &a.shares}; }
+inline Views views(kernels::TargetXent& a) {
+  return {&a.logits, &a.targets, &a.weights, &a.loss, &a.hits, &a.loss_scale};
+}
+inline Views views(kernels::TargetCounts& a) { return {&a.counts, &a.values}; }
+inline Views views(kernels::CountWeights& a) { return {&a.weights, &a.counts, &a.factor}; }
+inline Views views(kernels::MixImages& a) { return {&a.y, &a.x, &a.shares, &a.boxes}; }
 inline Views views(kernels::TokenMeanForward& a) { return {&a.y, &a.x}; }
 inline Views views(kernels::TokenMeanBackward& a) { return {&a.dx, &a.dy}; }
 inline Views views(kernels::ConvolutionForward& a) { return {&a.y, &a.x, &a.weight}; }
