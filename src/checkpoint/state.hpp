@@ -14,7 +14,7 @@
 //   options    [checkpoint] of the deck
 //   init_options, initial_weights   [init]: a new run's parameters from a file
 //   weight_file    files for [init]; readers: *_reader.cpp
-//   name_map, resample   map tensors to parameters, resize position tables
+//   name_map, torch_names, resample   map tensors to parameters, resize position tables
 #pragma once
 
 #include <cstdint>
