@@ -49,6 +49,15 @@ Sample Dataset::get(int64_t index, int64_t position, const Places* places, Trace
   }
 }
 
+Classes Dataset::classes(const Spec& spec, const std::string& field,
+                         const OpenContext& context) const {
+  try {
+    return read_classes(*source_, spec, field, context.threads, context.token);
+  } catch (const base::Error& e) {
+    base::fail(e.code(), "data.{}: {}", name_, e.what());
+  }
+}
+
 std::unique_ptr<Dataset> open_dataset(const Sections& sections, const Tokenizers& tokenizers,
                                       const std::string& name, const OpenContext& context) {
   try {
@@ -60,9 +69,14 @@ std::unique_ptr<Dataset> open_dataset(const Sections& sections, const Tokenizers
                       context.seed);
     if (!context.bytes_field.empty()) pipeline.leave_bytes(context.bytes_field);
     const DataOptions& own = sections.data.at(name);
-    return std::make_unique<Dataset>(
-        name, subset_of(options->open(context), own.limit, own.skip, uint64_t(own.limit_seed)),
-        std::move(pipeline), context.limits);
+    return std::make_unique<Dataset>(name,
+                                     subset_of(options->open(context), own.part,
+                                               [&](const Source& source) {
+                                                 return read_classes(
+                                                     source, options->spec(), own.class_field,
+                                                     context.threads, context.token);
+                                               }),
+                                     std::move(pipeline), context.limits);
   } catch (const base::Error& e) {
     base::fail(e.code(), "data.{}: {}", name, e.what());
   }

@@ -45,6 +45,7 @@ struct TrainOptions {
   int64_t global_batch = 0, micro_batch = 0;
   data::Shuffle shuffle = data::Shuffle::exact;
   int64_t shuffle_block = 512, shuffle_window = 128;
+  double class_power = 1;
   void bind(config::Table& t);
   // Largest number of examples of a rank in one pass.
   int64_t most_per_pass() const { return micro_batch ? micro_batch : global_batch; }

@@ -29,6 +29,8 @@ class Source {
   // Any thread may call it, in any order. Throws Error(Exit::data) if the sample cannot be read;
   // the caller adds key(index).
   virtual Sample read(int64_t index) const = 0;
+  // Returns one field of the sample, without reading the others where the source can do that.
+  virtual Value field(int64_t index, const std::string& name) const;
   virtual std::string key(int64_t index) const = 0;  // for messages: "shards/train-000.tar:000123"
   virtual std::string summary() const = 0;           // for the log: "83 tars"
   // Returns a number that differs between different sets, so that ranks which read different copies
