@@ -8,10 +8,6 @@
 
 namespace models {
 
-// Returns the share of an image in its blend: the larger of a Beta(p, p) number and its complement,
-// as published. It is a pure function of the stream.
-float mixup_share(base::Stream stream, double p);
-
 class ClassifierModel : public Model, public Classifier, public Embedder {
  public:
   ClassifierModel(const ClassifierOptions& options, const MemoryOptions& memory);
@@ -43,8 +39,9 @@ class ClassifierModel : public Model, public Classifier, public Embedder {
     std::unique_ptr<Trunk::Pass> trunk;
     View first, ones;  // inputs of op loss_sums: index of each example's loss, its weight 1
   };
-  bool mixes() const { return options_.mixup.p > 0; }
   std::vector<InputSpec> inputs(bool train) const;
+  // Fills the buffer of images.
+  void take_images(const HostBatch& batch, const Inputs& into) const;
   // Fills the input buffers. Throws Error(Exit::data) for a label that is no class.
   void prepare(const HostBatch& batch, bool train, base::Stream stream, const Inputs& into) const;
   void forward_backward(nn::Context& ctx, const Inputs& inputs, int64_t global_batch, View sums,
@@ -57,16 +54,16 @@ class ClassifierModel : public Model, public Classifier, public Embedder {
   void compute_logits(nn::Context& ctx, View image, View logits, State& state) const;
 
  private:
-  void check_batch(const HostBatch& batch, const Inputs& into) const;
   void place(nn::Context& ctx, State& state) const;
   View embed(nn::Context& ctx, View image, State& state) const;
-  View mixed(nn::Context& ctx, const Inputs& inputs) const;
   int64_t pixels() const { return options_.image_size * options_.image_size * 3; }
   ImageGroup images(View view = {}) const {
     return {.images = view, .height = options_.image_size, .width = options_.image_size};
   }
 
   ClassifierOptions options_;
+  Mixing mixing_;
+  ClassObjective objective_;
   ParameterList list_;
   std::unique_ptr<Trunk> trunk_;
   int head_block_ = 0;

@@ -5,26 +5,15 @@
 #include <memory>
 #include <utility>
 
-#include "kernels/class_xent.hpp"
+#include "models/class_objective.hpp"
+#include "models/mixing.hpp"
 #include "models/trunk.hpp"
 
 namespace models {
 
-inline constexpr std::pair<const char*, kernels::ClassLoss> kClassLossNames[] = {
-    {"softmax", kernels::ClassLoss::softmax}, {"sigmoid", kernels::ClassLoss::sigmoid}};
-
-// Mixup blends each image with another one of the batch, and their labels as well.
-struct MixupOptions {
-  double p = 0;       // shares are drawn from Beta(p, p); 0: no image is blended
-  int64_t group = 2;  // consecutive examples of the global batch that form a group of partners
-  void bind(config::Table& t);
-};
-
-struct ClassifierOptions : config::Table::Variant {
+struct ClassifierOptions : config::Table::Variant, ClassLossOptions {
   int64_t image_size = 224;
   int64_t num_classes = 1000;
-  kernels::ClassLoss loss = kernels::ClassLoss::softmax;
-  double label_smoothing = 0;
   double init_head_bias = 0;
   MixupOptions mixup;
   TrunkOptions trunk;

@@ -18,9 +18,9 @@ using device::DType;
 using Shape = std::vector<int64_t>;
 using Tensors = std::vector<std::pair<std::string, Shape>>;
 
-class File : public checkpoint::WeightFile {
+class TorchFile : public checkpoint::WeightFile {
  public:
-  explicit File(const Tensors& tensors) : WeightFile("some.safetensors") {
+  explicit TorchFile(const Tensors& tensors) : WeightFile("some.safetensors") {
     for (const auto& [name, shape] : tensors)
       add({name, shape, checkpoint::is_counter(name) ? DType::i64 : DType::f32, "F32"});
   }
@@ -76,20 +76,20 @@ Tensors below(const std::string& prefix, const Tensors& tensors, const Tensors& 
 }
 
 InitPlan plan(const Tensors& tensors, const InitOptions& options = {}) {
-  return checkpoint::plan_init(model(resnet()), File(tensors), options);
+  return checkpoint::plan_init(model(resnet()), TorchFile(tensors), options);
 }
 
 std::string problem(const Tensors& tensors, const InitOptions& options = {},
                     const Tensors& trunk = resnet()) {
   try {
-    checkpoint::plan_init(model(trunk), File(tensors), options);
+    checkpoint::plan_init(model(trunk), TorchFile(tensors), options);
   } catch (const base::Error& e) {
     EXPECT_EQ(e.code(), base::Exit::checkpoint);
     return e.what();
   }
   return "";
 }
-void says(const std::string& text, const std::vector<std::string>& fragments) {
+void has_parts(const std::string& text, const std::vector<std::string>& fragments) {
   for (const std::string& f : fragments)
     EXPECT_NE(text.find(f), text.npos) << "'" << f << "' is not in:\n" << text;
 }
@@ -122,7 +122,7 @@ TEST(TorchNames, TheEncoderThatIsEvaluatedCounts) {
     EXPECT_EQ(found.unused.size(), resnet().size());
   }
   const Tensors two = below("a.", resnet(), below("b.", resnet()));
-  says(problem(two), {"several ResNets", "\"a\", \"b\"", "init.map = { trunk = \"a\" }"});
+  has_parts(problem(two), {"several ResNets", "\"a\", \"b\"", "init.map = { trunk = \"a\" }"});
   InitOptions options;
   options.map = {{"trunk", "b"}};
   const InitPlan found = plan(two, options);
@@ -141,9 +141,10 @@ TEST(TorchNames, HeadsOnRequest) {
   int64_t transposed = 0;
   for (const InitPlan::Load& l : found.loads) transposed += l.transpose;
   EXPECT_EQ(transposed, 1) << "fc.weight is [out, in]";
-  says(problem(resnet(), all), {"missing in the file: head/kernel [64, 5] (looked for fc.weight)"});
-  says(problem(below("", resnet(), {{"fc.weight", {9, 64}}, {"fc.bias", {9}}}), all),
-       {"head/kernel: the file has [9, 64], this model [64, 5]"});
+  has_parts(problem(resnet(), all),
+            {"missing in the file: head/kernel [64, 5] (looked for fc.weight)"});
+  has_parts(problem(below("", resnet(), {{"fc.weight", {9, 64}}, {"fc.bias", {9}}}), all),
+            {"head/kernel: the file has [9, 64], this model [64, 5]"});
   const std::map<std::string, std::map<std::string, std::string>> names = {
       {"trunk._feature_blocks.",
        {{"heads.0.clf.0.weight", "head/clf.0.weight"},
@@ -156,7 +157,7 @@ TEST(TorchNames, HeadsOnRequest) {
        {{"module.projection_head.1.running_var", "head/projection_head.1.running_var"},
         {"module.prototypes.weight", "head/prototypes0.weight"}}}};
   for (const auto& [prefix, pairs] : names) {
-    const auto translated = checkpoint::TorchNames::of(File(below(prefix, resnet())));
+    const auto translated = checkpoint::TorchNames::of(TorchFile(below(prefix, resnet())));
     ASSERT_TRUE(translated) << prefix;
     for (const auto& [theirs, ours] : pairs) {
       EXPECT_EQ(translated->ours(theirs).value_or(""), ours) << theirs;
@@ -175,25 +176,25 @@ TEST(TorchNames, CountersAreWholeNumbersAndMayBeMissing) {
   Tensors wrong = resnet();
   for (auto& [name, shape] : wrong)
     if (name == "bn1.num_batches_tracked") shape = {1};
-  says(problem(wrong), {"trunk/bn1.num_batches_tracked: the file has [1], this model []"});
+  has_parts(problem(wrong), {"trunk/bn1.num_batches_tracked: the file has [1], this model []"});
 }
 
 TEST(TorchNames, AnotherDepthOrWidthIsRefused) {
-  says(problem(resnet({1, 2, 1, 1})),
-       {"the file holds a ResNet-12 of 1+2+1+1 blocks, 8 channels after conv1",
-        "this model has a ResNet-10 of 1+1+1+1 blocks", "make model.trunk the same",
-        "only in the file: layer2.1.conv1.weight"});
-  says(problem(resnet(), {}, resnet({1, 1, 1, 2})),
-       {"missing in the file: trunk/layer4.1.conv2.weight [64, 64, 3, 3] (looked for "
-        "layer4.1.conv2.weight)"});
-  says(problem(resnet({1, 1, 1, 1}, 16)),
-       {"16 channels after conv1", "this model has a ResNet-10 of 1+1+1+1 blocks, 8 channels",
-        "trunk/conv1.weight: the file has [16, 3, 7, 7], this model [8, 3, 7, 7]"});
+  has_parts(problem(resnet({1, 2, 1, 1})),
+            {"the file holds a ResNet-12 of 1+2+1+1 blocks, 8 channels after conv1",
+             "this model has a ResNet-10 of 1+1+1+1 blocks", "make model.trunk the same",
+             "only in the file: layer2.1.conv1.weight"});
+  has_parts(problem(resnet(), {}, resnet({1, 1, 1, 2})),
+            {"missing in the file: trunk/layer4.1.conv2.weight [64, 64, 3, 3] (looked for "
+             "layer4.1.conv2.weight)"});
+  has_parts(problem(resnet({1, 1, 1, 1}, 16)),
+            {"16 channels after conv1", "this model has a ResNet-10 of 1+1+1+1 blocks, 8 channels",
+             "trunk/conv1.weight: the file has [16, 3, 7, 7], this model [8, 3, 7, 7]"});
 }
 
 // Files of this program keep their names: a trunk alone comes by a map of one line.
 TEST(TorchNames, OwnNamesNeedNoTranslation) {
-  EXPECT_FALSE(checkpoint::TorchNames::of(File(below("params/trunk/", resnet()))));
+  EXPECT_FALSE(checkpoint::TorchNames::of(TorchFile(below("params/trunk/", resnet()))));
   InitOptions options;
   options.map = {{"trunk", "params/trunk"}};
   const InitPlan found =

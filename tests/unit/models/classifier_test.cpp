@@ -2,7 +2,6 @@
 // Tests the classifier: gradients against differences for every pooling, loss against a naive
 // reference, mixup, policies, bytes.
 #include "models/classifier.hpp"
-#include "models/vit_trunk.hpp"
 
 #include <gtest/gtest.h>
 
@@ -12,6 +11,7 @@
 
 #include "kernels/loss_sums.hpp"
 #include "kernels/mix_images.hpp"
+#include "models/vit_trunk.hpp"
 
 namespace {
 
