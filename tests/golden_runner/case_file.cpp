@@ -126,6 +126,16 @@ double CaseFile::number(const std::string& name, const std::string& attribute) c
   return value;
 }
 
+std::vector<double> CaseFile::numbers(const std::string& name, const std::string& attribute) const {
+  Handle found(H5Aopen_by_name(file_, name.c_str(), attribute.c_str(), H5P_DEFAULT, H5P_DEFAULT),
+               H5Aclose);
+  Handle space(found.ok() ? H5Aget_space(found) : hid_t(-1), H5Sclose);
+  std::vector<double> values(space.ok() ? size_t(elements(extent(space))) : 0);
+  if (values.empty() || H5Aread(found, H5T_NATIVE_DOUBLE, values.data()) < 0)
+    fail(name, fmt::format("has no attribute {} with numbers", attribute));
+  return values;
+}
+
 bool CaseFile::has_attribute(const std::string& name, const std::string& attribute) const {
   return H5Aexists_by_name(file_, name.c_str(), attribute.c_str(), H5P_DEFAULT) > 0;
 }

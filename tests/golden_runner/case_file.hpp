@@ -28,6 +28,7 @@ class CaseFile {
   std::vector<std::string> groups() const;
   // Returns a numeric attribute of a group or data set.
   double number(const std::string& name, const std::string& attribute) const;
+  std::vector<double> numbers(const std::string& name, const std::string& attribute) const;
   bool has_attribute(const std::string& name, const std::string& attribute) const;
   // Returns an attribute that holds JSON. `name`: a group or data set, or "/" for the file.
   nlohmann::json json(const std::string& name, const std::string& attribute = "json") const;
