@@ -7,9 +7,9 @@
 //
 // Operands (x and weight, dy and weight, x and dy) are both f32, both bf16 or (on GPUs) both f16.
 // Sums of products are f32. Results that are images are f32 or of the operands' type; gradients of
-// weights are f32. (cuDNN rounds them to the operands' type first if channels are no multiples of 8,
-// as those of colour images.) On GPUs f32 operands are rounded to tf32 if the queue's tf32() is true. CPUs
-// without bf16 instructions widen bf16 operands and round the same values.
+// weights are f32. (cuDNN rounds them to the operands' type first if channels are no multiples of
+// 8, as those of colour images.) On GPUs f32 operands are rounded to tf32 if the queue's tf32() is
+// true. CPUs without bf16 instructions widen bf16 operands and round the same values.
 //
 // An image's result does not depend on other images, except for the gradient of weights, which sums
 // over all images of the call. With Queue::fixed_order() no result depends on the number of
