@@ -16,8 +16,9 @@ namespace {
 using namespace kernels;
 using namespace rig;
 
-ConvolutionShape shape_of(int64_t batch, int64_t height, int64_t width, int64_t in, int64_t out,
-                          int64_t kernel, int64_t stride, int64_t padding, int64_t groups = 1) {
+ConvolutionShape convolution_shape(int64_t batch, int64_t height, int64_t width, int64_t in,
+                                   int64_t out, int64_t kernel, int64_t stride, int64_t padding,
+                                   int64_t groups = 1) {
   return {.window = {.batch = batch,
                      .height = height,
                      .width = width,
@@ -31,20 +32,21 @@ ConvolutionShape shape_of(int64_t batch, int64_t height, int64_t width, int64_t 
 }
 
 // The kinds of ResNets, with odd sizes, and sizes at which windows leave pixels over.
-std::vector<ConvolutionShape> shapes() {
+std::vector<ConvolutionShape> convolution_shapes() {
   std::vector<ConvolutionShape> all{
-      shape_of(2, 13, 9, 3, 8, 7, 2, 3),       // a stem
-      shape_of(3, 6, 5, 16, 24, 3, 1, 1),      //
-      shape_of(2, 7, 8, 16, 16, 3, 2, 1),      //
-      shape_of(1, 4, 6, 128, 64, 3, 1, 1),     //
-      shape_of(4, 5, 7, 24, 40, 1, 1, 0),      // a product
-      shape_of(3, 9, 6, 16, 32, 1, 2, 0),      // a shortcut with stride
-      shape_of(2, 6, 6, 32, 16, 3, 1, 1, 4),   // groups
-      shape_of(2, 7, 5, 12, 12, 3, 2, 1, 12),  // one channel in each group
-      shape_of(1, 1, 1, 5, 3, 3, 1, 1),        // mostly padding
-      shape_of(2, 3, 3, 7, 5, 3, 1, 0),        // one position
+      convolution_shape(2, 13, 9, 3, 8, 7, 2, 3),       // a stem
+      convolution_shape(3, 6, 5, 16, 24, 3, 1, 1),      //
+      convolution_shape(2, 7, 8, 16, 16, 3, 2, 1),      //
+      convolution_shape(1, 4, 6, 128, 64, 3, 1, 1),     //
+      convolution_shape(4, 5, 7, 24, 40, 1, 1, 0),      // a product
+      convolution_shape(3, 9, 6, 16, 32, 1, 2, 0),      // a shortcut with stride
+      convolution_shape(2, 6, 6, 32, 16, 3, 1, 1, 4),   // groups
+      convolution_shape(2, 7, 5, 12, 12, 3, 2, 1, 12),  // one channel in each group
+      convolution_shape(1, 1, 1, 5, 3, 3, 1, 1),        // mostly padding
+      convolution_shape(2, 3, 3, 7, 5, 3, 1, 0),        // one position
   };
-  ConvolutionShape wide = shape_of(2, 5, 8, 6, 10, 1, 1, 0);  // a window that is not square
+  ConvolutionShape wide =
+      convolution_shape(2, 5, 8, 6, 10, 1, 1, 0);  // a window that is not square
   wide.window.kernel_width = 4;
   wide.window.padding = 1;
   all.push_back(wide);
@@ -72,25 +74,6 @@ void for_products(const ConvolutionShape& s, const F& f) {
             }
 }
 
-// A tensor of f32, or of the narrow type.
-class Numbers {
- public:
-  Numbers(const std::vector<float>& values, bool narrow)
-      : wide_(values, 1), narrow_(narrowed(values)), is_narrow_(narrow) {}
-  View view() { return is_narrow_ ? narrow_view(narrow_) : wide_.view(); }
-  std::vector<float> values() const {
-    if (!is_narrow_) return wide_.values();
-    std::vector<float> out;
-    for (uint16_t bits : narrow_) out.push_back(widened(bits));
-    return out;
-  }
-
- private:
-  Tensor wide_;
-  std::vector<uint16_t> narrow_;
-  bool is_narrow_;
-};
-
 struct ConvolutionCase {
   ConvolutionShape shape;
   bool narrow = false, narrow_result = false, accumulate = false;
@@ -103,7 +86,7 @@ struct ConvolutionCase {
 };
 
 // Runs the three ops; returns all results.
-std::vector<float> run_case(const ConvolutionCase& c, TestQueue& queue, bool compare) {
+std::vector<float> run_convolutions(const ConvolutionCase& c, TestQueue& queue, bool compare) {
   const ConvolutionShape& s = c.shape;
   const Write write = c.accumulate ? Write::accumulate : Write::overwrite;
   const std::vector<float> nothing(size_t(s.outputs()), NAN);
@@ -156,9 +139,9 @@ TEST(Convolution, AgreesWithReference) {
   for (int threads : thread_counts({1, 2}))
     for (bool fixed_order : {false, true}) {
       TestQueue queue(threads, fixed_order);
-      for (const ConvolutionShape& shape : shapes())
+      for (const ConvolutionShape& shape : convolution_shapes())
         for (bool accumulate : {false, true})
-          run_case({.shape = shape, .accumulate = accumulate}, queue, true);
+          run_convolutions({.shape = shape, .accumulate = accumulate}, queue, true);
     }
 }
 
@@ -167,13 +150,13 @@ TEST(Convolution, AgreesWithReferenceForNarrowOperands) {
     seams::force_bf16_emulation(emulated);
     for_each_narrow_type([] {
       TestQueue queue(2);
-      for (const ConvolutionShape& shape : shapes())
+      for (const ConvolutionShape& shape : convolution_shapes())
         for (int flags = 0; flags < 4; ++flags)
-          run_case({.shape = shape,
-                    .narrow = true,
-                    .narrow_result = (flags & 1) != 0,
-                    .accumulate = (flags & 2) != 0},
-                   queue, true);
+          run_convolutions({.shape = shape,
+                            .narrow = true,
+                            .narrow_result = (flags & 1) != 0,
+                            .accumulate = (flags & 2) != 0},
+                           queue, true);
     });
   }
   seams::force_bf16_emulation(false);
@@ -181,18 +164,18 @@ TEST(Convolution, AgreesWithReferenceForNarrowOperands) {
 
 TEST(Convolution, FixedOrderGivesTheSameBitsForAllThreads) {
   for (const ConvolutionShape& shape :
-       {shape_of(8, 6, 6, 16, 32, 3, 1, 1), shape_of(6, 5, 5, 32, 128, 3, 2, 1),
-        shape_of(4, 6, 6, 32, 32, 3, 1, 1, 4), shape_of(4, 8, 8, 16, 32, 1, 2, 0),
-        shape_of(4, 8, 8, 16, 96, 1, 1, 0), shape_of(4, 20, 20, 3, 64, 7, 2, 3)})
+       {convolution_shape(8, 6, 6, 16, 32, 3, 1, 1), convolution_shape(6, 5, 5, 32, 128, 3, 2, 1),
+        convolution_shape(4, 6, 6, 32, 32, 3, 1, 1, 4), convolution_shape(4, 8, 8, 16, 32, 1, 2, 0),
+        convolution_shape(4, 8, 8, 16, 96, 1, 1, 0), convolution_shape(4, 20, 20, 3, 64, 7, 2, 3)})
     for (int flags = 0; flags < 4; ++flags)
       expect_same_bits(
           [&](TestQueue& queue) {
             const bool narrow = (flags & 1) != 0;
-            return run_case({.shape = shape,
-                             .narrow = narrow,
-                             .narrow_result = narrow,
-                             .accumulate = (flags & 2) != 0},
-                            queue, false);
+            return run_convolutions({.shape = shape,
+                                     .narrow = narrow,
+                                     .narrow_result = narrow,
+                                     .accumulate = (flags & 2) != 0},
+                                    queue, false);
           },
           true);
 }
@@ -202,8 +185,8 @@ TEST(Convolution, AnImageDoesNotDependOnOthersIfRowsAreAlike) {
   TestQueue queue(2);
   const TestQueue::RowsAlike alike(queue);
   for (const ConvolutionShape& all :
-       {shape_of(5, 9, 7, 16, 32, 3, 1, 1), shape_of(5, 9, 7, 16, 32, 1, 1, 0),
-        shape_of(5, 9, 7, 16, 32, 1, 2, 0)}) {
+       {convolution_shape(5, 9, 7, 16, 32, 3, 1, 1), convolution_shape(5, 9, 7, 16, 32, 1, 1, 0),
+        convolution_shape(5, 9, 7, 16, 32, 1, 2, 0)}) {
     ConvolutionShape one = all;
     one.window.batch = 1;
     Tensor x(normals(all.inputs(), "x")), w(normals(all.weights(), "w")), y(all.outputs()),
@@ -225,14 +208,14 @@ TEST(Convolution, AnImageDoesNotDependOnOthersIfRowsAreAlike) {
 TEST(Convolution, NoImages) {
   TestQueue queue;
   for (int64_t kernel : {1, 3}) {
-    const ConvolutionShape shape = shape_of(0, 5, 5, 4, 6, kernel, 1, kernel / 2);
-    run_case({.shape = shape}, queue, true);
-    run_case({.shape = shape, .accumulate = true}, queue, true);
+    const ConvolutionShape shape = convolution_shape(0, 5, 5, 4, 6, kernel, 1, kernel / 2);
+    run_convolutions({.shape = shape}, queue, true);
+    run_convolutions({.shape = shape, .accumulate = true}, queue, true);
   }
 }
 
 TEST(Convolution, CostAndChecks) {
-  const ConvolutionShape shape = shape_of(2, 4, 4, 4, 6, 3, 2, 1, 2);
+  const ConvolutionShape shape = convolution_shape(2, 4, 4, 4, 6, 3, 2, 1, 2);
   Tensor x(shape.inputs()), w(shape.weights()), y(shape.outputs());
   EXPECT_EQ(shape.outputs(), 2 * 2 * 2 * 6);
   EXPECT_EQ(shape.weights(), 6 * 2 * 9);
@@ -264,11 +247,28 @@ TEST(Convolution, CostAndChecks) {
   EXPECT_ERROR(check(narrow), "dw holds bf16, not f32");
 }
 
+// On GPUs f32 operands keep 10 bits if the queue allows tf32, and all bits otherwise.
+TEST(Convolution, RoundsToTf32OnlyIfAllowed) {
+  if (!on_cuda()) return;
+  const ConvolutionShape shape = convolution_shape(2, 6, 5, 16, 24, 3, 1, 1);
+  TestQueue exact, fast;
+  fast.set_tf32(true);
+  const std::vector<float> a = run_convolutions({.shape = shape}, exact, true),
+                           b = run_convolutions({.shape = shape}, fast, false);
+  double most = 0, worst = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    most = std::max(most, std::abs(double(a[i])));
+    worst = std::max(worst, std::abs(double(a[i]) - double(b[i])));
+  }
+  EXPECT_LT(worst, 2e-3 * most);
+  EXPECT_GT(worst, 1e-6 * most);
+}
+
 // An op must refuse a type that it cannot compute with.
 TEST(Convolution, BinaryOf16BitsIsForGpus) {
   if (on_cuda()) return;
   for (int64_t kernel : {1, 3}) {
-    const ConvolutionShape shape = shape_of(1, 3, 3, 2, 2, kernel, 1, kernel / 2);
+    const ConvolutionShape shape = convolution_shape(1, 3, 3, 2, 2, kernel, 1, kernel / 2);
     std::vector<uint16_t> x(18), w(size_t(shape.weights())), y(18);
     const device::DType f16 = device::DType::f16;
     TestQueue queue;

@@ -19,7 +19,7 @@ struct PoolCase {
   int64_t channels;
 };
 
-std::vector<PoolCase> cases() {
+std::vector<PoolCase> pool_cases() {
   auto window = [](int64_t batch, int64_t height, int64_t width, int64_t kernel, int64_t stride,
                    int64_t padding) {
     return Window{.batch = batch,
@@ -45,7 +45,7 @@ std::vector<PoolCase> cases() {
 
 // Calls f(position, pixel, place) for each pixel of each window, by rows and columns.
 template <class F>
-void for_pixels(const Window& w, const F& f) {
+void for_pooled_pixels_of(const Window& w, const F& f) {
   for (int64_t n = 0; n < w.batch; ++n)
     for (int64_t row = 0; row < w.out_height(); ++row)
       for (int64_t column = 0; column < w.out_width(); ++column)
@@ -58,23 +58,7 @@ void for_pixels(const Window& w, const F& f) {
           }
 }
 
-// A tensor of f32, or of the narrow type.
-struct Numbers {
-  bool is_narrow;
-  Tensor wide;
-  std::vector<uint16_t> bits;
-  Numbers(const std::vector<float>& v, bool narrow)
-      : is_narrow(narrow), wide(v), bits(narrowed(v)) {}
-  View view() { return is_narrow ? narrow_view(bits) : wide.view(); }
-  std::vector<float> values() const {
-    if (!is_narrow) return wide.values();
-    std::vector<float> out;
-    for (uint16_t b : bits) out.push_back(widened(b));
-    return out;
-  }
-};
-
-std::vector<float> nothing(int64_t count) { return std::vector<float>(size_t(count), NAN); }
+std::vector<float> no_numbers(int64_t count) { return std::vector<float>(size_t(count), NAN); }
 
 void test_max(const PoolCase& c, bool narrow, TestQueue& queue) {
   const Window& w = c.window;
@@ -82,8 +66,8 @@ void test_max(const PoolCase& c, bool narrow, TestQueue& queue) {
   // Few values, so that windows have equal ones, and all are negative, so padding would win.
   std::vector<float> values;
   for (int32_t i : integers(inputs, -6, -1, "x")) values.push_back(float(i));
-  Numbers x(values, narrow), y(nothing(outputs), narrow), dy(normals(outputs, "dy"), narrow),
-      dx(nothing(inputs), narrow);
+  Numbers x(values, narrow), y(no_numbers(outputs), narrow), dy(normals(outputs, "dy"), narrow),
+      dx(no_numbers(inputs), narrow);
   std::vector<uint8_t> place(size_t(outputs), 255);
   const View places{place.data(), device::DType::u8, outputs};
   run(MaxPoolForward{y.view(), places, x.view(), w, c.channels}, queue);
@@ -91,7 +75,7 @@ void test_max(const PoolCase& c, bool narrow, TestQueue& queue) {
 
   std::vector<double> want(size_t(outputs), -INFINITY), want_dx(size_t(inputs), 0);
   std::vector<int64_t> winner(size_t(outputs), 0), want_place(size_t(outputs), 0);
-  for_pixels(w, [&](int64_t position, int64_t pixel, int64_t at) {
+  for_pooled_pixels_of(w, [&](int64_t position, int64_t pixel, int64_t at) {
     for (int64_t k = 0; k < c.channels; ++k) {
       const size_t to = size_t(position * c.channels + k), from = size_t(pixel * c.channels + k);
       if (double(values[from]) <= want[to]) continue;
@@ -108,7 +92,7 @@ void test_max(const PoolCase& c, bool narrow, TestQueue& queue) {
   expect_close(y.values(), want, 0, "maximum");
   expect_close(dx.values(), want_dx, narrow ? 0x1p-8 * narrow_part() : 1e-6, "gradient");
 
-  Numbers again(nothing(outputs), narrow);
+  Numbers again(no_numbers(outputs), narrow);
   run(MaxPoolForward{again.view(), {}, x.view(), w, c.channels}, queue);
   EXPECT_TRUE(same_bits(again.values(), y.values())) << "without places";
 }
@@ -116,15 +100,15 @@ void test_max(const PoolCase& c, bool narrow, TestQueue& queue) {
 void test_average(const PoolCase& c, bool narrow, bool narrow_y, TestQueue& queue) {
   const Window& w = c.window;
   const int64_t outputs = w.positions() * c.channels, inputs = w.pixels() * c.channels;
-  Numbers x(normals(inputs, "x"), narrow), y(nothing(outputs), narrow_y),
-      dy(normals(outputs, "dy"), narrow_y), dx(nothing(inputs), narrow);
+  Numbers x(normals(inputs, "x"), narrow), y(no_numbers(outputs), narrow_y),
+      dy(normals(outputs, "dy"), narrow_y), dx(no_numbers(inputs), narrow);
   run(AveragePoolForward{y.view(), x.view(), w, c.channels}, queue);
   run(AveragePoolBackward{dx.view(), dy.view(), w, c.channels}, queue);
 
   const double pixels = double(w.kernel_height * w.kernel_width);
   const std::vector<float> xs = x.values(), dys = dy.values();
   std::vector<double> want(size_t(outputs), 0), want_dx(size_t(inputs), 0);
-  for_pixels(w, [&](int64_t position, int64_t pixel, int64_t) {
+  for_pooled_pixels_of(w, [&](int64_t position, int64_t pixel, int64_t) {
     for (int64_t k = 0; k < c.channels; ++k) {
       const size_t to = size_t(position * c.channels + k), from = size_t(pixel * c.channels + k);
       want[to] += double(xs[from]) / pixels;
@@ -137,7 +121,7 @@ void test_average(const PoolCase& c, bool narrow, bool narrow_y, TestQueue& queu
 
 TEST(MaxPool, FindsTheFirstOfTheLargest) {
   TestQueue queue(2);
-  for (const PoolCase& c : cases()) {
+  for (const PoolCase& c : pool_cases()) {
     test_max(c, false, queue);
     for_each_narrow_type([&] { test_max(c, true, queue); });
   }
@@ -162,7 +146,7 @@ TEST(MaxPool, KeepsNumbersThatAreNone) {
 
 TEST(AveragePool, CountsPaddingAsZeros) {
   TestQueue queue(2);
-  for (const PoolCase& c : cases()) {
+  for (const PoolCase& c : pool_cases()) {
     test_average(c, false, false, queue);
     for_each_narrow_type([&] {
       test_average(c, true, false, queue);
