@@ -109,7 +109,7 @@ struct VectorTable {
   ActivationLoops<uint16_t> bf16;
   void (*to_bf16)(uint16_t* y, const float* x, int64_t count);
   void (*from_bf16)(float* y, const uint16_t* x, int64_t count);
-  // exp for tests; x outside [-86, 87] moves to the nearer end
+  // y = exp(x), y may be x; x outside [-86, 87] moves to the nearer end, and NaN stays NaN
   void (*exp_of)(float* y, const float* x, int64_t count);
   float (*softmax_xent_row)(const SoftmaxRow&);  // returns the loss
   void (*layer_norm_backward)(const LayerNormGradientRows&);

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "kernels/cpu/parallel.hpp"
+#include "kernels/cpu/vector_table.hpp"
 
 namespace kernels {
 namespace {
@@ -17,33 +18,61 @@ float largest(const float* x, int64_t n) {
   return top;
 }
 
+// Calls f(first, count, values) with exp((x - shift - top) / temperature) of each block of a row;
+// shift may be null.
+template <class F>
+void for_powers(const float* x, const float* shift, float top, float temperature, int64_t n,
+                const F& f) {
+  constexpr int64_t kBlock = 256;
+  const float cold = 1 / temperature;
+  const auto exp_of = vector_table().exp_of;
+  alignas(64) float e[kBlock];
+  for (int64_t begin = 0; begin < n; begin += kBlock) {
+    const int64_t count = std::min(kBlock, n - begin);
+    for (int64_t i = 0; i < count; ++i)
+      e[i] = (x[begin + i] - (shift ? shift[begin + i] : 0) - top) * cold;
+    exp_of(e, e, count);
+    f(begin, count, e);
+  }
+}
+
+double sum_of(const float* e, int64_t n) {
+  double sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t i = 0; i < n; ++i) sum += double(e[i]);
+  return sum;
+}
+
 // Returns the sum over the targets of view v of -sum_k t_k log softmax(x / T)_k. If gradient is not
-// null, it becomes `scale` times the derivative.
+// null, it becomes `scale` times the derivative; it may be x.
 double view_loss(const ViewXent& a, int64_t v, const float* x, const float* targets,
                  float* gradient, double scale) {
-  const double cold = 1 / double(a.temperature), top = double(largest(x, a.columns));
-  double sum = 0;
-  for (int64_t k = 0; k < a.columns; ++k) sum += std::exp((double(x[k]) - top) * cold);
-  const double log_sum = std::log(sum);
-  double loss = 0, weight = 0;
+  const float top = largest(x, a.columns);
+  const double cold = 1 / double(a.temperature);
+  double weight = 0, part = 0, sum = 0;
   for (int64_t t = 0; t < a.target_count; ++t) {
     if (!a.compares(v, t)) continue;
     const float* q = targets + t * a.columns;
-    double all = 0, part = 0;
-#pragma omp simd reduction(+ : all, part)
+#pragma omp simd reduction(+ : weight, part)
     for (int64_t k = 0; k < a.columns; ++k) {
-      all += double(q[k]);
-      part += double(q[k]) * (double(x[k]) - top);
+      weight += double(q[k]);
+      part += double(q[k]) * (double(x[k]) - double(top));
     }
-    loss += all * log_sum - part * cold;
-    weight += all;
   }
+  for_powers(x, nullptr, top, a.temperature, a.columns,
+             [&](int64_t begin, int64_t count, const float* e) {
+               sum += sum_of(e, count);
+               if (gradient) std::copy_n(e, count, gradient + begin);
+             });
+  const double loss = weight * std::log(sum) - part * cold;
   if (!gradient) return loss;
-  for (int64_t k = 0; k < a.columns; ++k) {
-    double g = weight * std::exp((double(x[k]) - top) * cold) / sum;
-    for (int64_t t = 0; t < a.target_count; ++t)
-      if (a.compares(v, t)) g -= double(targets[t * a.columns + k]);
-    gradient[k] = float(scale * cold * g);
+  const float factor = float(scale * cold * weight / sum), share = float(scale * cold);
+  for (int64_t k = 0; k < a.columns; ++k) gradient[k] *= factor;
+  for (int64_t t = 0; t < a.target_count; ++t) {
+    if (!a.compares(v, t)) continue;
+    const float* q = targets + t * a.columns;
+#pragma omp simd
+    for (int64_t k = 0; k < a.columns; ++k) gradient[k] -= share * q[k];
   }
   return loss;
 }
@@ -56,14 +85,14 @@ void run_cpu(const SoftTargets& a, Queue& queue) {
     for (; r < end; ++r) {
       const float* x = a.x.f32() + r * a.columns;
       float* y = a.y.f32() + r * a.columns;
-      const double cold = 1 / double(a.temperature);
-      double top = double(x[0]) - double(centre[0]), sum = 0;
-      for (int64_t k = 1; k < a.columns; ++k) top = std::max(top, double(x[k]) - double(centre[k]));
-      for (int64_t k = 0; k < a.columns; ++k) {
-        const double e = std::exp((double(x[k]) - double(centre[k]) - top) * cold);
-        sum += e;
-        y[k] = float(e);
-      }
+      float top = x[0] - centre[0];
+      for (int64_t k = 1; k < a.columns; ++k) top = std::max(top, x[k] - centre[k]);
+      double sum = 0;
+      for_powers(x, centre, top, a.temperature, a.columns,
+                 [&](int64_t begin, int64_t count, const float* e) {
+                   sum += sum_of(e, count);
+                   std::copy_n(e, count, y + begin);
+                 });
       const float factor = float(1 / sum);
       for (int64_t k = 0; k < a.columns; ++k) y[k] *= factor;
     }

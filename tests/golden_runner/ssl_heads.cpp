@@ -31,14 +31,17 @@ class HeadCase {
     Keys options(file, *args, group + ": args");
     read_options(kind, options);
     options.done();
-    const int64_t rows = batch_ / mesh.shape.ranks(), towers = towers_;
-    if (batch_ % mesh.shape.ranks() || rows % towers)
-      base::fail(base::Exit::mesh, "{}: {} rows in sets of {} cannot be cut into {} equal parts",
-                 group, batch_, towers, mesh.shape.ranks());
+    const int64_t rows = batch_ / mesh.shape.ranks();
+    if (batch_ % mesh.shape.ranks())
+      base::fail(base::Exit::mesh, "{}: {} rows cannot be cut into {} equal parts", group, batch_,
+                 mesh.shape.ranks());
     geometry_ = step::derive_geometry(batch_, rows, mesh.shape, settings.determinism);
-    if (geometry_.accumulation > 1 || geometry_.micro_batch / geometry_.slices % towers)
+    if (geometry_.accumulation > 1)
       base::fail(base::Exit::mesh, "{}: {} slices do not fit {} rows", group, geometry_.slices,
                  batch_);
+    // Sets of rows need not be cut, and this head exchanges nothing.
+    whole_ = towers_ > 1;
+    if (whole_) geometry_.micro_batch = batch_;
     head_ = models::make_head(options_, "head", in_, list_);
     check_parameters();
   }
@@ -160,7 +163,7 @@ class HeadCase {
       file_.fail(group_, fmt::format("has {} parameters, the head {}", recorded, found));
   }
 
-  int64_t first() const { return geometry_.first_example(mesh_, 0); }
+  int64_t first() const { return whole_ ? 0 : geometry_.first_example(mesh_, 0); }
   int64_t examples() const { return geometry_.micro_batch; }
   std::vector<View> make_outputs(Workbench& bench) const {
     std::vector<View> y;
@@ -255,6 +258,7 @@ class HeadCase {
   const Settings& settings_;
   comm::Mesh& mesh_;
   int64_t batch_ = 0, channels_ = 0, positions_ = 1, in_ = 0, towers_ = 1;
+  bool whole_ = false;  // every rank has all rows
   Floats input_;
   models::HeadOptions options_;
   step::Geometry geometry_;

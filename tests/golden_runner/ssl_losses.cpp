@@ -61,6 +61,7 @@ class LossesCase : public SslCase {
   // A bench for ops, all of which every rank runs.
   std::unique_ptr<Workbench> bench_of(const models::ParameterList& list, int64_t examples) {
     step::Geometry geometry{.global_batch = examples, .micro_batch = examples};
+    geometry.total_slices = settings_.determinism.slices;
     auto bench = std::make_unique<Workbench>(list, geometry, settings_, mesh_);
     bench->begin_step();
     return bench;
