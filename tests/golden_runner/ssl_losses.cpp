@@ -7,6 +7,7 @@
 #include "kernels/sinkhorn.hpp"
 #include "loss_case.hpp"
 #include "ssl_case.hpp"
+#include "ssl_class_losses.hpp"
 
 namespace golden {
 namespace {
@@ -34,7 +35,7 @@ class LossesCase : public SslCase {
     for (const std::string& group : file.groups()) {
       if (auto loss = make_loss_case(file, group, settings_, mesh))
         losses_.push_back(std::move(loss));
-      else if (name_of(group).ends_with("_output_single_target"))
+      else if (is_class_loss(name_of(group)))
         class_losses_.push_back(group);
       else if (holds_shuffle(file, group))
         shuffles_.push_back(group);
@@ -47,7 +48,7 @@ class LossesCase : public SslCase {
 
   void run(Report& report) override {
     for (const auto& loss : losses_) loss->run(report);
-    for (const std::string& group : class_losses_) report.skip(group);
+    for (const std::string& group : class_losses_) run_class_loss(file_, group, settings_, report);
     for (const std::string& group : shuffles_) run_shuffle(group, report);
     for (const std::string& group : assignments_) run_assignments(group, report);
   }
