@@ -26,6 +26,11 @@ foreach(name case_adafactor case_adam case_adam_bf16mu case_momentum fewshot)
   list(APPEND golden_cases ${CMAKE_CURRENT_LIST_DIR}/golden/${name}.h5)
 endforeach()
 
+# Optimizers and schedules of self-supervised recipes.
+foreach(name optimizers schedules)
+  list(APPEND golden_cases ${CMAKE_CURRENT_LIST_DIR}/golden/ssl/${name}.h5)
+endforeach()
+
 # golden_test(NAME RANKS [options]): runs all cases on RANKS ranks (environment: mpi_tests.cmake).
 # In bf16 it runs the model cases only.
 function(golden_test name ranks)
@@ -58,7 +63,7 @@ function(golden_on_emulator_test ranks name)
 endfunction()
 set(mixed ${CMAKE_CURRENT_LIST_DIR}/golden/case_mixed_r050.h5)
 golden_on_emulator_test(1 "" ${golden_model_cases} ${CMAKE_CURRENT_LIST_DIR}/golden/case_adam_bf16mu.h5
-                        ${CMAKE_CURRENT_LIST_DIR}/golden/ssl/losses.h5)
+                        ${CMAKE_CURRENT_LIST_DIR}/golden/ssl/losses.h5 ${CMAKE_CURRENT_LIST_DIR}/golden/ssl/optimizers.h5)
 golden_on_emulator_test(1 _bf16 --compute bf16 --recompute mlp ${mixed})
 golden_on_emulator_test(1 _tf32 --compute tf32 ${mixed})
 golden_on_emulator_test(1 _fp16 --compute fp16 --recompute gelu ${mixed})

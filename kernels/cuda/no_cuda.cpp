@@ -3,6 +3,7 @@
 // build makes no CUDA queue.
 #include "kernels/adafactor.hpp"
 #include "kernels/adamw_update.hpp"
+#include "kernels/add_noise.hpp"
 #include "kernels/apply_update.hpp"
 #include "kernels/attention.hpp"
 #include "kernels/average_pool.hpp"
@@ -19,8 +20,10 @@
 #include "kernels/gemm.hpp"
 #include "kernels/gemm_search.hpp"
 #include "kernels/layer_norm.hpp"
+#include "kernels/lion_update.hpp"
 #include "kernels/loss_scale.hpp"
 #include "kernels/loss_sums.hpp"
+#include "kernels/max_abs.hpp"
 #include "kernels/max_pool.hpp"
 #include "kernels/mix_images.hpp"
 #include "kernels/momentum_update.hpp"
@@ -32,6 +35,8 @@
 #include "kernels/target_counts.hpp"
 #include "kernels/target_xent.hpp"
 #include "kernels/token_mean.hpp"
+#include "kernels/trust.hpp"
+#include "kernels/unit_rows.hpp"
 
 namespace kernels {
 

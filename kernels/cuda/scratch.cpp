@@ -13,8 +13,10 @@
 #include "kernels/embedding.hpp"
 #include "kernels/gemm.hpp"
 #include "kernels/layer_norm.hpp"
+#include "kernels/lion_update.hpp"
 #include "kernels/momentum_update.hpp"
 #include "kernels/square_sums.hpp"
+#include "kernels/trust.hpp"
 
 namespace kernels {
 
@@ -86,6 +88,12 @@ size_t cuda_scratch(const AdamwUpdate& a) {
 }
 size_t cuda_scratch(const MomentumUpdate& a) {
   return scratch_of_sums(a.update.count(), kUpdateCudaBlock, 2);
+}
+size_t cuda_scratch(const LionUpdate& a) {
+  return scratch_of_sums(a.update.count(), kUpdateCudaBlock, 2);
+}
+size_t cuda_scratch(const TrustSums& a) {
+  return scratch_of_sums(a.weights.count, kUpdateCudaBlock, 2);
 }
 size_t cuda_scratch(const ApplyUpdate& a) {
   return scratch_of_sums(a.update.count(), kUpdateCudaBlock, 2);

@@ -118,7 +118,7 @@ const std::vector<MetricInfo>& train_metrics() {
       {"host_mib", "MiB", "peak resident memory of rank 0's process"},
       {"skipped", "1",
        "1: something was not finite, so there was no update (guard.nonfinite = skip, or fp16's "
-       "loss scale)"},
+       "loss scale), or the gradient was too large (optimizer.drop_norm)"},
       {"skipped_updates", "1", "steps without an update since step 0"},
       {"loss_scale", "1",
        "fp16: what this step's gradients were multiplied by while they were formed"},

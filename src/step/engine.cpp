@@ -53,6 +53,9 @@ Engine::Engine(const EngineOptions& options, comm::Mesh& mesh, Kind kind)
     if (options.ema)
       update_.ema = std::make_unique<optim::SecondWeights>(fabric, optim::ema_options(*options.ema),
                                                            *stores_.weights);
+    if (options.noise)
+      update_.noise = std::make_unique<optim::Noise>(fabric, *options.noise, uint64_t(options.seed),
+                                                     *stores_.weights);
     make_teacher(fabric);
   }
   make_typed_weights(fabric);
@@ -310,6 +313,7 @@ void Engine::run_passes(int64_t step, const Fill& fill, int64_t passes) {
   const int64_t flops_before = host::hardware_flops(queue_);
   const double comm_before = mesh_.fsdp->seconds() + mesh_.replica->seconds();
   StepReport& report = reports_[step];
+  if (update_.noise) update_.noise->begin(step);
   stores_.gradients->begin_step();
   stores_.states->begin_step(*stores_.weights);
   std::optional<nn::Teacher> teacher;
@@ -338,6 +342,7 @@ void Engine::run_passes(int64_t step, const Fill& fill, int64_t passes) {
     sums_->finish_step(step);
   }
 
+  if (update_.noise) update_.noise->end();
   for (optim::OwnedUnit& u : update_.owned) {
     u.weights = stores_.weights->owned(u.unit);
     u.gradient = stores_.layout->units()[size_t(u.unit)].trained()

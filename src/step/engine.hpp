@@ -18,6 +18,7 @@
 #include "device/transfers.hpp"
 #include "models/model.hpp"
 #include "optim/ema.hpp"
+#include "optim/noise.hpp"
 #include "optim/optimizer.hpp"
 #include "step/geometry.hpp"
 #include "step/pass_inputs.hpp"
@@ -64,6 +65,7 @@ struct EngineOptions {
   device::DType operands = device::DType::f32;  // type of the operands of products
   std::optional<optim::LossScaleOptions> loss_scale;
   std::optional<optim::EmaRule> ema;
+  std::optional<optim::NoiseOptions> noise;
   bool tf32 = false;                          // round f32 operands to tf32, on GPUs
   device::Kind paper_of = device::Kind::cpu;  // kind plan: the device that is planned for
   // Called on GPUs once all shapes of products are known (kernels/gemm_search.hpp), and before
@@ -228,6 +230,7 @@ class Engine {
   struct Update {
     std::unique_ptr<optim::Optimizer> optimizer;
     std::unique_ptr<optim::SecondWeights> ema;
+    std::unique_ptr<optim::Noise> noise;
     bool followers_start = false;  // average and teacher, at the next publish
     std::vector<optim::OwnedUnit> owned;
   };

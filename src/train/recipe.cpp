@@ -131,6 +131,9 @@ void Recipe::bind(config::Table& t) {
   t.optional_table("ema", ema,
                    "with this table the run keeps a moving average of the weights, for "
                    "eval.NAME.weights and init.weights");
+  t.optional_table("noise", noise,
+                   "with this table passes of training see weights with normal noise, which the "
+                   "weights themselves never have");
   data.bind(t);
   t.named("eval", evals, "evaluators, run in alphabetical order");
   t.table("checkpoint", checkpoint, "files to continue from");

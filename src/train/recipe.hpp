@@ -91,6 +91,7 @@ struct Recipe {
   optim::OptimizerOptions optimizer;
   optim::ScheduleTables schedule;
   std::optional<optim::EmaOptions> ema;
+  std::optional<optim::NoiseOptions> noise;
   data::Sections data;  // [tokenizer.*], [data.*], [loader]
   std::map<std::string, eval::EvalOptions> evals;
   checkpoint::CheckpointOptions checkpoint;

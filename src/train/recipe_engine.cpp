@@ -75,11 +75,12 @@ step::EngineOptions Recipe::engine(int64_t data_size, int threads, device::Kind 
   optim::Clock clock{total_steps(data_size), train.global_batch, data_size};
   o.total_steps = clock.total_steps;
   if (ema) o.ema = optim::EmaRule(*ema, clock);
+  o.noise = noise;
   o.resolve = [optimizer = optimizer, schedule = schedule, clock](
                   const std::vector<shard::Parameter>& parameters,
                   std::vector<optim::ParameterPolicy>& policies,
                   std::vector<optim::Schedule>& schedules) {
-    optim::Policies resolved = optim::resolve_policies(optimizer, schedule, parameters);
+    optim::Policies resolved = optim::resolve_policies(optimizer, schedule, parameters, clock);
     if (!resolved.problems.empty())
       base::fail(base::Exit::config, "{}: {}", resolved.problems[0].key, resolved.problems[0].text);
     policies = resolved.parameters;

@@ -57,10 +57,10 @@ std::vector<Unused> turned_off(const Recipe& recipe) {
     add(e.not_before_fraction != plain.early_stop.not_before_fraction,
         "early_stop.not_before_fraction", why);
   }
-  add(recipe.guard.nonfinite == GuardOptions::Nonfinite::stop &&
+  add(recipe.guard.nonfinite == GuardOptions::Nonfinite::stop && recipe.optimizer.drop_norm == 0 &&
           recipe.precision.compute != host::Compute::fp16 &&
           recipe.guard.max_skips != plain.guard.max_skips,
-      "guard.max_skips", "guard.nonfinite is \"stop\"");
+      "guard.max_skips", "guard.nonfinite is \"stop\", and there is no optimizer.drop_norm");
   for (const auto& [name, set] : recipe.data.data) {
     const std::string why = "neither limit nor skip takes a part of the data";
     add(set.part.whole() && set.part.seed != 0, fmt::format("data.{}.limit_seed", name), why);

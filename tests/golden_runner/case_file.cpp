@@ -140,10 +140,14 @@ bool CaseFile::has_attribute(const std::string& name, const std::string& attribu
   return H5Aexists_by_name(file_, name.c_str(), attribute.c_str(), H5P_DEFAULT) > 0;
 }
 
-nlohmann::json CaseFile::json(const std::string& name, const std::string& attribute) const {
+std::string CaseFile::text(const std::string& name, const std::string& attribute) const {
   const std::vector<std::string> text = attribute_strings(file_, name, attribute);
   if (text.size() != 1) fail(name, fmt::format("has no attribute {} with a text", attribute));
-  nlohmann::json value = nlohmann::json::parse(text[0], nullptr, false);
+  return text[0];
+}
+
+nlohmann::json CaseFile::json(const std::string& name, const std::string& attribute) const {
+  nlohmann::json value = nlohmann::json::parse(text(name, attribute), nullptr, false);
   if (value.is_discarded()) fail(name, fmt::format("its attribute {} is no JSON", attribute));
   return value;
 }

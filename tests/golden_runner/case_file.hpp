@@ -33,6 +33,9 @@ class CaseFile {
   // Returns an attribute that holds JSON. `name`: a group or data set, or "/" for the file.
   nlohmann::json json(const std::string& name, const std::string& attribute = "json") const;
 
+  // Returns an attribute that holds text.
+  std::string text(const std::string& name, const std::string& attribute) const;
+
   bool has(const std::string& name) const;
   Shape shape(const std::string& name) const;
   std::vector<float> floats(const std::string& name, const Shape& expected) const;

@@ -10,6 +10,7 @@
 #include "device/queue.hpp"
 #include "kernels/adafactor.hpp"
 #include "kernels/adamw_update.hpp"
+#include "kernels/add_noise.hpp"
 #include "kernels/apply_update.hpp"
 #include "kernels/attention.hpp"
 #include "kernels/average_pool.hpp"
@@ -26,8 +27,10 @@
 #include "kernels/gelu.hpp"
 #include "kernels/gemm.hpp"
 #include "kernels/layer_norm.hpp"
+#include "kernels/lion_update.hpp"
 #include "kernels/loss_scale.hpp"
 #include "kernels/loss_sums.hpp"
+#include "kernels/max_abs.hpp"
 #include "kernels/max_pool.hpp"
 #include "kernels/mix_images.hpp"
 #include "kernels/momentum_update.hpp"
@@ -40,6 +43,8 @@
 #include "kernels/target_counts.hpp"
 #include "kernels/target_xent.hpp"
 #include "kernels/token_mean.hpp"
+#include "kernels/trust.hpp"
+#include "kernels/unit_rows.hpp"
 #include "loss_views.hpp"
 
 namespace rig {
@@ -134,7 +139,7 @@ inline Views views(kernels::AdafactorFactors& a) {
           &a.over_x,   &a.over_y,   &a.clip.decided};
 }
 inline Views views(kernels::Update& a) {
-  return {&a.weights, &a.gradient, &a.sums, &a.clip.decided};
+  return {&a.weights, &a.gradient, &a.sums, &a.clip.decided, &a.inner.trust};
 }
 inline Views views(kernels::AdafactorScaling& a) {
   return {&a.v, &a.factor_over_x, &a.factor_over_y};
@@ -149,14 +154,25 @@ inline Views views(kernels::AdafactorUpdate& a) {
 inline Views views(kernels::AdafactorRms& a) {
   return both({&a.sum, &a.gradient, &a.clip.decided}, views(a.scaling));
 }
-inline Views views(kernels::AdamwUpdate& a) { return both(views(a.update), {&a.mu, &a.nu}); }
+inline Views views(kernels::AdamwUpdate& a) {
+  return both(views(a.update), {&a.mu, &a.nu, &a.nu_max});
+}
+inline Views views(kernels::LionUpdate& a) { return both(views(a.update), {&a.mu}); }
+inline Views views(kernels::TrustSums& a) {
+  return {&a.sums, &a.weights, &a.gradient, &a.clip.decided};
+}
+inline Views views(kernels::TrustRatio& a) { return {&a.trust, &a.sums}; }
+inline Views views(kernels::MaxAbs& a) { return {&a.largest, &a.x}; }
+inline Views views(kernels::RowSquares& a) { return {&a.sums, &a.x}; }
+inline Views views(kernels::UnitRows& a) { return {&a.x, &a.sums, &a.decided}; }
+inline Views views(kernels::AddNoise& a) { return {&a.y, &a.x}; }
 inline Views views(kernels::MomentumUpdate& a) { return both(views(a.update), {&a.trace}); }
 inline Views views(kernels::ApplyUpdate& a) { return views(a.update); }
 inline Views views(kernels::ClipGradient& a) {
-  return {&a.decision, &a.norm, &a.squares, &a.places, &a.must_be_finite, &a.found};
+  return {&a.decision, &a.norm, &a.squares, &a.places, &a.must_be_finite, &a.found, &a.largest};
 }
 inline Views views(kernels::EmaUpdate& a) { return {&a.average, &a.values, &a.decided}; }
-inline Views views(kernels::LossScale& a) { return {&a.decision, &a.norm, &a.state}; }
+inline Views views(kernels::LossScale& a) { return {&a.decision, &a.norm, &a.state, &a.largest}; }
 inline Views views(kernels::LossSums& a) {
   return {&a.sums, &a.loss, &a.first, &a.weights, &a.flags};
 }
