@@ -56,8 +56,7 @@ class Trunk {
   // Copies the host's tables to where ops read them, until the arena is popped. Groups must be
   // those of forward(), but have no images yet.
   virtual void place(nn::Context& ctx, std::span<const ImageGroup> groups, Pass& pass) const = 0;
-  // Returns the features [examples, views, width()], in the arena: f32, or of the activations' type
-  // if they are a class token. next_block: the block whose
+  // Returns the features f32 [examples, views, width()], in the arena. next_block: the block whose
   // weights the last block gathers ahead; -1: none. With ctx.train, batch norms use the statistics
   // of the batch, otherwise running ones. ctx.keep: backward follows.
   virtual View forward(nn::Context& ctx, std::span<const ImageGroup> groups, int next_block,

@@ -21,20 +21,12 @@ PoolingConfig pooling_config(const VitTrunkOptions& options, const VitConfig& en
           .heads = options.size.heads};
 }
 
-// Returns the context of the encoder, to which every view is an example.
-nn::Context of_images(const nn::Context& ctx, const ImageGroup& group) {
-  nn::Context of = ctx;
-  of.batch *= group.per_example;
-  of.first_example *= group.per_example;
-  return of;
-}
-
-const ImageGroup& only(std::span<const ImageGroup> groups) {
-  CHECK(groups.size() == 1, "a ViT has {} sizes of images", groups.size());
-  return groups.front();
-}
-
 }  // namespace
+
+int64_t VitTrunk::patches_of(const ImageGroup& group) const {
+  const VitConfig& config = encoder_.config();
+  return group.height / config.patch_height * (group.width / config.patch_width);
+}
 
 void VitTrunkOptions::bind(config::Table& t) {
   auto never = config::OnResume::never;
@@ -67,18 +59,45 @@ std::string VitTrunk::changing_arguments() const {
   return encoder_.drops() ? "dropout draws other numbers in each pass" : "";
 }
 
+// Returns the context of the encoder, to which every view is an example.
+nn::Context VitTrunk::of_images(const nn::Context& ctx, std::span<const ImageGroup> groups) const {
+  nn::Context of = ctx;
+  int64_t views = 0;
+  for (const ImageGroup& g : groups) views += g.per_example;
+  of.batch *= views;
+  of.first_example *= views;
+  return of;
+}
+
 int64_t VitTrunk::forward_flops(std::span<const ImageGroup> groups) const {
-  return only(groups).per_example * (encoder_.forward_flops() + pooling_.forward_flops());
+  int64_t flops = 0;
+  for (const ImageGroup& g : groups)
+    flops += g.per_example * (encoder_.forward_flops(patches_of(g)) + pooling_.forward_flops());
+  return flops;
 }
 int64_t VitTrunk::input_flops(std::span<const ImageGroup> groups) const {
-  return only(groups).per_example * encoder_.input_flops();
+  int64_t flops = 0;
+  for (const ImageGroup& g : groups) flops += g.per_example * encoder_.input_flops(patches_of(g));
+  return flops;
 }
 
 void VitTrunk::place(nn::Context& ctx, std::span<const ImageGroup> groups, Pass& pass) const {
   auto& p = dynamic_cast<VitPass&>(pass);
-  nn::Context images = of_images(ctx, only(groups));
-  encoder_.place(images, p.encoder);
-  pooling_.place(images, p.pooling);
+  nn::Context images = of_images(ctx, groups);
+  if (groups.size() == 1) {
+    encoder_.place(images, p.encoder);
+    return pooling_.place(images, p.pooling);
+  }
+  if (!encoder_.config().class_token || encoder_.drops())
+    base::fail(base::Exit::config,
+               "views of {} sizes need model.trunk.pool = \"tok\" and no dropout in a ViT; or give "
+               "all views one size, or use model.trunk.kind = \"resnet\"",
+               groups.size());
+  std::vector<VitViews> views;
+  for (const ImageGroup& g : groups)
+    views.push_back({.per_example = g.per_example, .height = g.height, .width = g.width});
+  encoder_.place_views(images, views, p.encoder);
+  pooling_.place(p.encoder.class_tokens, p.pooling);
 }
 
 // Passes a tap's values to the reader, if it wants them: a mean over tokens if `tap` is one.
@@ -108,19 +127,26 @@ void VitTrunk::read(nn::Context& ctx, const VitPass& pass, const std::string& ta
 View VitTrunk::forward(nn::Context& ctx, std::span<const ImageGroup> groups, int next_block,
                        Pass& pass) const {
   auto& p = dynamic_cast<VitPass&>(pass);
-  nn::Context images = of_images(ctx, only(groups));
+  nn::Context images = of_images(ctx, groups);
+  for (size_t g = 0; g < p.encoder.sizes.size(); ++g)
+    p.encoder.sizes[g].views.images = groups[g].images;
+  CHECK(!p.read_tap || groups.size() == 1, "taps of images of several sizes");
   if (p.read_tap)
     p.encoder.after_block = [&](int64_t block, View tokens) {
       read(images, p, block_tap(block), tokens);
       read(images, p, mean_tap(block), tokens);
     };
-  const View tokens = encoder_.forward(
-      images, only(groups).images, pooling_.has_block() ? pooling_.block() : next_block, p.encoder);
+  const View tokens =
+      encoder_.forward(images, groups.front().images,
+                       pooling_.has_block() ? pooling_.block() : next_block, p.encoder);
   p.encoder.after_block = {};
   read(images, p, "encoded", tokens);
   const View pooled = pooling_.forward(images, tokens, next_block, p.pooling);
   read(images, p, feature_tap(), pooled);
-  return pooled;
+  if (pooled.type == device::DType::f32) return pooled;
+  const View features = ctx.arena.save(pooled.count);
+  ctx.run(kernels::Cast{.y = features, .x = pooled});
+  return features;
 }
 
 void VitTrunk::backward(nn::Context& ctx, View d, Pass& pass) const {
@@ -130,7 +156,9 @@ void VitTrunk::backward(nn::Context& ctx, View d, Pass& pass) const {
   images.batch = d.count / width();
   images.first_example *= images.batch / ctx.batch;
   device::Arena::Scope scope(ctx.arena);
-  const View d_tokens = ctx.arena.temporary(images.batch * encoder_.config().tokens() * width());
+  const int64_t rows =
+      p.encoder.sizes.empty() ? images.batch * encoder_.config().tokens() : p.encoder.rows;
+  const View d_tokens = ctx.arena.temporary(rows * width());
   pooling_.backward(images, d, d_tokens, encoder_.last_block(), p.pooling);
   encoder_.backward(images, d_tokens, p.encoder);
 }

@@ -20,7 +20,7 @@ struct VitTrunkOptions : config::Table::Variant {
   void bind(config::Table& t) override;
 };
 
-// All images have the size that the trunk was made for, so there is one group.
+// Groups may have several sizes if a class token is pooled: position tables are resampled.
 class VitTrunk : public Trunk {
  public:
   VitTrunk(const VitTrunkOptions& options, int64_t height, int64_t width, Recompute recompute,
@@ -49,6 +49,8 @@ class VitTrunk : public Trunk {
   int64_t input_flops(std::span<const ImageGroup> groups) const override;
 
  private:
+  int64_t patches_of(const ImageGroup& group) const;
+  nn::Context of_images(const nn::Context& ctx, std::span<const ImageGroup> groups) const;
   void read(nn::Context& ctx, const VitPass& pass, const std::string& tap, View values) const;
 
   Vit encoder_;
