@@ -54,6 +54,21 @@ golden_test(golden_mpi1_bf16 1 --compute bf16)
 golden_test(golden_mpi3_bf16 3 --compute bf16 --recompute gelu --micro-batch 2)
 golden_test(golden_mpi1_mesh 1 --level mesh --slices 4 --micro-batch 3 --recompute block --threads 2)
 
+# Batch norm takes the statistics of all examples, so these run in one pass.
+set(golden_trunks "")
+foreach(name basic bottleneck groups)
+  list(APPEND golden_trunks ${CMAKE_CURRENT_LIST_DIR}/golden/ssl/resnet_${name}.h5)
+endforeach()
+function(golden_trunk_test name ranks)
+  add_test(NAME golden_trunk_${name} COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} $<TARGET_FILE:golden> ${ARGN}
+                                             ${golden_trunks})
+  set_tests_properties(golden_trunk_${name} PROPERTIES LABELS mpi PROCESSORS ${ranks} ENVIRONMENT "${TRAINER_MPI_ENVIRONMENT}")
+endfunction()
+golden_trunk_test(mpi1_bf16 1 --compute bf16)
+golden_trunk_test(mpi2_mesh 2 --mesh 2x1 --level mesh --recompute block --strategy zero1)
+golden_trunk_test(mpi3 3)
+golden_trunk_test(mpi4 4 --mesh 2x2)
+
 # The emulated GPU runs the cases that take it seconds only.
 function(golden_on_emulator_test ranks name)
   add_test(NAME golden_on_emulator_mpi${ranks}${name}
@@ -69,3 +84,4 @@ golden_on_emulator_test(1 _tf32 --compute tf32 ${mixed})
 golden_on_emulator_test(1 _fp16 --compute fp16 --recompute gelu ${mixed})
 golden_on_emulator_test(2 _mesh --mesh 1x2 --level mesh --slices 4 ${mixed})
 golden_on_emulator_test(2 _zero1 --mesh 2x1 --strategy zero1 --micro-batch 2 ${mixed})
+golden_on_emulator_test(1 _trunk ${CMAKE_CURRENT_LIST_DIR}/golden/ssl/resnet_groups.h5)

@@ -55,7 +55,15 @@ KERNELS_INLINE void add_product(ColumnSums& s, V a, V b) {
   s.high2 = fma(high, high_doubles(b), s.high2);
 }
 
-// Rows whose sums stay in registers.
+KERNELS_INLINE void add_both(ColumnSums& s, V a, V b) {
+  s.low1 = s.low1 + low_doubles(a);
+  s.high1 = s.high1 + high_doubles(a);
+  s.low2 = s.low2 + low_doubles(b);
+  s.high2 = s.high2 + high_doubles(b);
+}
+
+// Rows whose sums stay in registers. Sums of so many gradients are f32, because they cancel little;
+// those of x^2 are f64, because their difference from the squared mean would lose digits.
 constexpr int64_t kSumRows = 4;
 
 // `part`: 0 for kLanes columns, otherwise the number of columns that are left.
@@ -132,13 +140,16 @@ KERNELS_INLINE V gradient_of(const BatchNormGradientSumRows<T>& a, V x, int64_t 
 template <class T>
 KERNELS_INLINE void sum_gradients(const BatchNormGradientSumRows<T>& a, int64_t begin, int64_t end,
                                   int64_t j, int64_t part) {
-  ColumnSums sums = load_sums(a.first + j, a.second + j);
   const V mean = load(a.mean + j);
+  V first = zero(), second = zero();
   for (int64_t r = begin; r < end; ++r) {
     const int64_t at = r * a.columns + j;
-    const V x = load_columns(a.x + at, part);
-    add_product(sums, gradient_of(a, x, at, j, part), x - mean);
+    const V x = load_columns(a.x + at, part), g = gradient_of(a, x, at, j, part);
+    first = first + g;
+    second = fma(g, x - mean, second);
   }
+  ColumnSums sums = load_sums(a.first + j, a.second + j);
+  add_both(sums, first, second);
   store_sums(sums);
 }
 

@@ -221,7 +221,7 @@ TEST(Resnet, GradientsAgainstDifferences) {
       const View w = world.weight(path);
       const Floats before(w.f32(), w.f32() + w.count);
       // Steps are short where the loss is steep, so that few ReLUs change sides.
-      const double h = 0.02 / std::max(norm, 10.0);
+      const double h = 0.004 / std::max(norm, 10.0);
       auto at = [&](double way) {
         for (int64_t i = 0; i < w.count; ++i)
           w.f32()[i] =
