@@ -66,7 +66,6 @@ struct HostBatch {
   std::map<std::string, View> features;  // [n, ...], by the names of Model::features()
   int64_t examples = 0;
   int64_t first_position = 0;           // global position of the first example
-  std::vector<int64_t> indices{};       // of each example in its data set, -1: padding; or empty
   std::shared_ptr<const void> owner{};  // keeps the arrays alive if the caller does not
 };
 

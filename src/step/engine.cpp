@@ -32,6 +32,7 @@ Engine::Engine(const EngineOptions& options, comm::Mesh& mesh, Kind kind)
   for (size_t i = 0; i < policies.size(); ++i) {
     if (policies[i].frozen && parameters[i].trained())
       parameters[i].kind = shard::ParameterKind::frozen;
+    policies[i].frozen = !parameters[i].trained();
     if (parameters[i].trained())
       parameters[i].element_state_bytes =
           options.optimizer.method_options().element_state_bytes(parameters[i].shape);

@@ -12,10 +12,8 @@ namespace data {
 // Returns views of the batch's arrays, valid as long as the batch. first_position is the global
 // position of the first example.
 inline models::HostBatch host_batch(const Batch& batch, int64_t first_position) {
-  models::HostBatch host{.features = {},
-                         .examples = batch.size(),
-                         .first_position = first_position,
-                         .indices = batch.indices};
+  models::HostBatch host{
+      .features = {}, .examples = batch.size(), .first_position = first_position};
   for (const auto& [field, array] : batch.arrays) host.features[field] = array.view();
   return host;
 }
