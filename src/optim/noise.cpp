@@ -33,8 +33,8 @@ Noise::Noise(shard::Fabric fabric, const NoiseOptions& options, uint64_t seed,
   kept_ = ElementState(fabric, device::DType::f32, [&](int p) { return noisy[size_t(p)]; });
   const base::Stream stream(seed, "noise");
   for (int u = 0; u < int(layout.units().size()); ++u)
-    for (const shard::Segment& s : layout.segments(
-             u, layout.owned_begin(u, fabric.mesh.fsdp_index), layout.owned_count(u)))
+    for (const shard::Segment& s :
+         layout.segments(u, layout.owned_begin(u, fabric.mesh.fsdp_index), layout.owned_count(u)))
       if (noisy[size_t(s.parameter)])
         parts_.push_back(
             {{u, s.parameter, s.begin, s.end, s.offset},

@@ -23,7 +23,8 @@ struct NoiseOptions {
 
 class Noise {
  public:
-  // `weights` must outlive this object. Error(Exit::config) if `match` matches no trained parameter.
+  // `weights` must outlive this object. Error(Exit::config) if `match` matches no trained
+  // parameter.
   Noise(shard::Fabric fabric, const NoiseOptions& options, uint64_t seed,
         shard::WeightStore& weights);
 
