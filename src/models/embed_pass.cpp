@@ -84,7 +84,6 @@ class VitEmbedPass : public EmbedPass {
     const device::Arena::Mark start = ctx.arena.low();
     device::Arena::Scope scope(ctx.arena);
     parts_.encoder.place(ctx, encoder_);
-    if (parts_.pooling) parts_.pooling->place(ctx, pooling_);
     encoder_.after_block = [&](int64_t block, View tokens) {
       read(block_tap(block), tokens);
       if (has(mean_tap(block))) {
@@ -92,14 +91,10 @@ class VitEmbedPass : public EmbedPass {
         read(mean_tap(block), mean(ctx, tokens));
       }
     };
-    const bool pools = has(kPooledTap) && parts_.pooling && parts_.pooling->has_block();
-    View tokens = parts_.encoder.forward(ctx, inputs.at("image").device,
-                                         pools ? parts_.pooling->block() : -1, encoder_);
+    const View tokens = parts_.encoder.forward(ctx, inputs.at("image").device, -1, encoder_);
     encoder_.after_block = {};
     read(kTokensTap, tokens);
-    if (has(kPooledTap))
-      read(kPooledTap,
-           parts_.pooling ? parts_.pooling->forward(ctx, tokens, -1, pooling_) : mean(ctx, tokens));
+    if (has(kPooledTap)) read(kPooledTap, mean(ctx, tokens));
     ctx.arena.pop_low(start);
   }
 
@@ -117,7 +112,6 @@ class VitEmbedPass : public EmbedPass {
   EmbedParts parts_;
   std::vector<Tap> taps_;
   Vit::Pass encoder_;
-  Pooling::Pass pooling_;
 };
 
 }  // namespace

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The embed pass of models whose encoder is a ViT. Its taps are
-//   pre_logits     [width]          the pooled vector, which a head of the published ViT reads
+// The embed pass of models whose encoder is a ViT without a pooling of its own. Its taps are
+//   pre_logits     [width]          the mean of the normalised tokens, or what a trunk pools
 //   encoded        [tokens, width]  the normalised tokens (cappa.md 1.4, points 5 and 6)
 //   blockNN        [tokens, width]  the output of block NN, counted from 0: block00, block01, ...
 //   blockNN_mean   [width]          its mean over the tokens
 #pragma once
 
 #include "models/embedder.hpp"
-#include "models/pooling.hpp"
 #include "models/vit.hpp"
 
 namespace models {
@@ -15,8 +14,7 @@ namespace models {
 // The parts of a model that an embed pass runs. They must outlive it.
 struct EmbedParts {
   const Vit& encoder;
-  const Pooling* pooling;  // null: pre_logits is the mean over the tokens
-  InputSpec image;         // the model's input buffer of images
+  InputSpec image;  // the model's input buffer of images
 };
 
 std::vector<Tap> vit_taps(const VitConfig& config);

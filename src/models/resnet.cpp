@@ -315,16 +315,17 @@ View ResnetTrunk::pool(nn::Context& ctx, ResnetPass& pass) const {
 }
 
 // Allocates the outputs of layers that are not kept: two buffers in turn for each group, because a
-// layer reads one and writes the other.
-ResnetTrunk::Spare ResnetTrunk::spare_outputs(nn::Context& ctx,
-                                              std::span<const ImageGroup> groups) const {
+// layer reads one and writes the other. They serve one stage if a backward pass follows, otherwise
+// all stages.
+ResnetTrunk::Spare ResnetTrunk::spare_outputs(nn::Context& ctx, std::span<const ImageGroup> groups,
+                                              int stage) const {
   Spare spare(groups.size());
   for (size_t g = 0; g < groups.size(); ++g) {
     ImageSize size = pooled_size({groups[g].per_example, groups[g].height, groups[g].width});
     int64_t largest = ctx.keep ? 0 : size.pixels() * config_.width;
     for (const Layer& layer : layers_) {
       size = output_size(layer, size);
-      if (!ctx.keep || !keeps_output(layer))
+      if (!ctx.keep || (layer.stage == stage && !keeps_output(layer)))
         largest = std::max(largest, size.pixels() * layer.units.back().convolution.out);
     }
     for (View& v : spare[g]) v = ctx.make_activation(!ctx.keep, ctx.batch * largest);
@@ -389,14 +390,19 @@ View ResnetTrunk::forward(nn::Context& ctx, std::span<const ImageGroup> groups, 
   p.groups.assign(groups.begin(), groups.end());
   const bool save = ctx.keep && recompute_ != Recompute::block;
   const auto count = int64_t(groups.size());
-  device::Arena::Scope scope(ctx.arena);
-  const Spare spare = spare_outputs(ctx, groups);
+  Spare spare = ctx.keep ? Spare() : spare_outputs(ctx, groups, 0);
+  std::optional<device::Arena::Scope> stage;  // of the spare buffers
   make_stem(ctx, spare, p);
   forward_stem(ctx, p, save);
   p.layers.assign(layers_.size(), {});
   for (size_t i = 0; i < layers_.size(); ++i) {
     const Layer& layer = layers_[i];
     const bool last = i + 1 == layers_.size();
+    if (ctx.keep && (i == 0 || layers_[i - 1].ends_stage)) {
+      stage.reset();
+      stage.emplace(ctx.arena);
+      spare = spare_outputs(ctx, groups, layer.stage);
+    }
     ForwardBlock weights(ctx, layer.block, last ? next_block : layers_[i + 1].block);
     make_layer_kept(ctx, i, spare, p);
     for (int64_t g = 0; g < count; ++g) {
@@ -407,6 +413,7 @@ View ResnetTrunk::forward(nn::Context& ctx, std::span<const ImageGroup> groups, 
              layer.units.back().convolution.out, kept.y);
     }
   }
+  stage.reset();
   return pool(ctx, p);
 }
 

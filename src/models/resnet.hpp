@@ -118,7 +118,7 @@ class ResnetTrunk : public Trunk {
   View run_unit(nn::Context& ctx, const Unit& unit, View x, const nn::ImageSize& size, bool save,
                 nn::BatchNorm::Call call, UnitKept& kept) const;
   using Spare = std::vector<std::array<View, 2>>;  // by group
-  Spare spare_outputs(nn::Context& ctx, std::span<const ImageGroup> groups) const;
+  Spare spare_outputs(nn::Context& ctx, std::span<const ImageGroup> groups, int stage) const;
   void make_stem(nn::Context& ctx, const Spare& spare, ResnetPass& pass) const;
   void make_layer_kept(nn::Context& ctx, size_t number, const Spare& spare, ResnetPass& pass) const;
   void forward_stem(nn::Context& ctx, ResnetPass& pass, bool save) const;
