@@ -31,6 +31,12 @@ foreach(name optimizers schedules)
   list(APPEND golden_cases ${CMAKE_CURRENT_LIST_DIR}/golden/ssl/${name}.h5)
 endforeach()
 
+# Self-supervised training: the whole batch in one pass, because batch norm reads all of it.
+set(golden_ssl_training "")
+foreach(name simclr moco swav dino)
+  list(APPEND golden_ssl_training ${CMAKE_CURRENT_LIST_DIR}/golden/ssl/e2e_${name}.h5)
+endforeach()
+
 # golden_test(NAME RANKS [options]): runs all cases on RANKS ranks (environment: mpi_tests.cmake).
 # In bf16 it runs the model cases only.
 function(golden_test name ranks)
@@ -85,3 +91,10 @@ golden_on_emulator_test(1 _fp16 --compute fp16 --recompute gelu ${mixed})
 golden_on_emulator_test(2 _mesh --mesh 1x2 --level mesh --slices 4 ${mixed})
 golden_on_emulator_test(2 _zero1 --mesh 2x1 --strategy zero1 --micro-batch 2 ${mixed})
 golden_on_emulator_test(1 _trunk ${CMAKE_CURRENT_LIST_DIR}/golden/ssl/resnet_groups.h5)
+
+foreach(ranks 1 2 3 4)
+  add_test(NAME golden_ssl_training_mpi${ranks}
+           COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} $<TARGET_FILE:golden> ${golden_ssl_training})
+  set_tests_properties(golden_ssl_training_mpi${ranks} PROPERTIES LABELS mpi PROCESSORS ${ranks}
+                       ENVIRONMENT "${TRAINER_MPI_ENVIRONMENT}")
+endforeach()

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Recorded values of published schedules (ssl.md 5), and how a batch scales them. The schedules are
 // read from a deck.
+#include "ssl_schedules.hpp"
+
 #include <fmt/format.h>
 
 #include <cmath>
@@ -38,6 +40,8 @@ std::string phase_text(const json& args, const std::string& rest) {
   return text;
 }
 
+}  // namespace
+
 std::string phases_text(const json& args) {
   if (args.at("name") != "composite") {
     json own = args;
@@ -53,6 +57,8 @@ std::string phases_text(const json& args) {
   }
   return text;
 }
+
+namespace {
 
 optim::PhasesShape read(const json& args, const std::string& more) {
   struct Root {
