@@ -139,16 +139,15 @@ struct Recipe {
   // training data.
   step::EngineOptions forward_engine(const ForwardWork& work, int ranks, int threads,
                                      device::Kind kind) const;
-  // The scaling of pixels, if it can be left to the model. That needs a model with one field of
-  // pixels, which all data sets in use make from bytes in the same way.
+  // The scaling of pixels, if it can be left to the model. All data sets in use must make all fields
+  // of pixels that they have from bytes in the same way.
   struct BytePixels {
-    std::string field;
+    std::vector<std::string> fields;
     data::ByteScale scale;
   };
   std::optional<BytePixels> byte_pixels() const;
-  // Returns the field that data sets leave as bytes for the model on this kind of device; "" =
-  // none.
-  std::string bytes_field(device::Kind kind) const;
+  // Returns the fields that data sets leave as bytes for the model on this kind of device.
+  std::vector<std::string> bytes_fields(device::Kind kind) const;
 
  private:
   using Features = std::map<std::string, models::FeatureSpec>;

@@ -30,9 +30,12 @@ std::map<std::string, eval::EvalOptions> Recipe::chosen_evaluations() const {
 step::EngineOptions Recipe::any_engine(int threads, device::Kind kind) const {
   step::EngineOptions o;
   o.paper_of = kind;
-  if (const auto bytes = byte_pixels(); bytes && kind == device::Kind::cuda)
-    o.bytes = kernels::PixelRange{bytes->scale.low, bytes->scale.width, bytes->scale.to_low,
-                                  bytes->scale.to_width};
+  if (const auto bytes = byte_pixels(); bytes && kind == device::Kind::cuda) {
+    const data::ByteScale& s = bytes->scale;
+    o.bytes = kernels::PixelRange{s.low, s.width, s.to_low, s.to_width};
+    std::copy(s.mean.begin(), s.mean.end(), o.bytes->mean);
+    std::copy(s.deviation.begin(), s.deviation.end(), o.bytes->deviation);
+  }
   o.model = model;
   o.memory = memory;
   o.sharding = sharding;

@@ -68,8 +68,8 @@ struct OpenContext {
   bool substitutes = false;
   // Limits of i32 fields; samples with other values are bad samples.
   std::map<std::string, ValueLimit> limits = {};
-  // The field whose scaling is left to the model (Pipeline::leave_bytes); "" = none.
-  std::string bytes_field = {};
+  // The fields whose scaling is left to the model (Pipeline::leave_bytes).
+  std::vector<std::string> bytes_fields = {};
   // The folder of node-local copies of SourceOptions::files(); "" = read in place.
   std::string stage_dir = {};
   std::stop_token token = {};  // may request to give up opening (base/cancel.hpp)
