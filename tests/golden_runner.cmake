@@ -74,6 +74,8 @@ golden_trunk_test(mpi1_bf16 1 --compute bf16)
 golden_trunk_test(mpi2_mesh 2 --mesh 2x1 --level mesh --recompute block --strategy zero1)
 golden_trunk_test(mpi3 3)
 golden_trunk_test(mpi4 4 --mesh 2x2)
+add_test(NAME golden_transforms COMMAND $<TARGET_FILE:golden> ${CMAKE_CURRENT_LIST_DIR}/golden/ssl/transforms.h5)
+set_tests_properties(golden_transforms PROPERTIES LABELS mpi ENVIRONMENT "${TRAINER_MPI_ENVIRONMENT}")
 
 # The emulated GPU runs the cases that take it seconds only.
 function(golden_on_emulator_test ranks name)

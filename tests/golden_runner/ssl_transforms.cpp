@@ -9,6 +9,7 @@
 #include "data/images/random_box.hpp"
 #include "data/ops/pipeline.hpp"
 #include "ssl_case.hpp"
+#include "ssl_mix.hpp"
 
 namespace golden {
 namespace {
@@ -167,8 +168,10 @@ class BoxSearch {
 
 class TransformsCase : public SslCase {
  public:
-  explicit TransformsCase(const CaseFile& file)
-      : file_(file), image_(read_image(file, "inputs/image")) {}
+  TransformsCase(const CaseFile& file, const Settings& settings)
+      : file_(file),
+        settings_(settings),
+        image_(file.has("inputs/image") ? read_image(file, "inputs/image") : Array()) {}
 
   void run(Report& report) override {
     for (const auto& [group, attribute] : kOperations) run_operation(group, attribute, report);
@@ -184,6 +187,7 @@ class TransformsCase : public SslCase {
     }
     if (file_.has("crop_sampler")) run_sampler(report);
     if (file_.has("normalize/image")) run_normalize(report);
+    if (holds_mixes(file_)) run_mixes(file_, settings_, report);
   }
 
  private:
@@ -267,21 +271,24 @@ class TransformsCase : public SslCase {
   }
 
   const CaseFile& file_;
+  const Settings& settings_;
   Array image_;
 };
 
 }  // namespace
 
 SslKind ssl_transforms_kind() {
-  return {"transforms",
-          [](const CaseFile& file) {
-            return file.has("inputs/image") &&
-                   (file.has("crop_sampler") || file.has("multicrop") || file.has("resized_crop") ||
-                    file.has("blur") || file.has("hue"));
-          },
-          [](const CaseFile& file, const Settings&, comm::Mesh&) -> std::unique_ptr<SslCase> {
-            return std::make_unique<TransformsCase>(file);
-          }};
+  return {
+      "transforms",
+      [](const CaseFile& file) {
+        if (holds_mixes(file)) return true;
+        return file.has("inputs/image") &&
+               (file.has("crop_sampler") || file.has("multicrop") || file.has("resized_crop") ||
+                file.has("blur") || file.has("hue"));
+      },
+      [](const CaseFile& file, const Settings& settings, comm::Mesh&) -> std::unique_ptr<SslCase> {
+        return std::make_unique<TransformsCase>(file, settings);
+      }};
 }
 
 }  // namespace golden
