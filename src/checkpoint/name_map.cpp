@@ -256,7 +256,7 @@ class InitPlanner {
       if (taken_[i]) continue;
       const std::optional<std::string> ours =
           torch_ ? torch_->ours(tensors_[i].name) : names_.ours(tensors_[i].name);
-      if (!ours || names_.dont_load(*ours))
+      if (!ours || names_.dont_load(*ours) || is_beside_resnet(*ours))
         plan_.unused.push_back(describe(tensors_[i]));
       else
         problem(*ours, fmt::format("only in the file: {}", describe(tensors_[i])));

@@ -74,6 +74,10 @@ struct Form {
 
 bool is_counter(const std::string& name) { return name.ends_with(".num_batches_tracked"); }
 
+bool is_beside_resnet(const std::string& path) {
+  return path.starts_with(kTrunk) && !is_of_trunk(std::string_view(path).substr(kTrunk.size()));
+}
+
 std::optional<TorchNames> TorchNames::of(const WeightFile& file) {
   const std::vector<std::string> prefixes = prefixes_of_resnets(file.tensors());
   // Checkpoints of this program have the prefix "params/trunk/", which needs no translation.

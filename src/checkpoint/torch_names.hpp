@@ -18,6 +18,9 @@ struct Wanted;
 // True for a counter of a batch norm. Files hold it as a whole number, and old files lack it.
 bool is_counter(const std::string& name);
 
+// True for a path below "trunk/" that no ResNet has, such as that of a head beside it in a file.
+bool is_beside_resnet(const std::string& path);
+
 class TorchNames {
  public:
   // Returns the names of a file with a ResNet below one prefix, such as "", "module.encoder_q." or

@@ -366,7 +366,7 @@ every_steps = 12
     def test_parts_and_orders_by_class(self):
         part = ["--set", "data.train.limit=3", "--set", "data.train.limit_per=class"]
         self.expect(0, "12 of 41 samples", "order: by class, power 1",
-                    args=[self.deck(), *part, "--set", "train.shuffle=classes", "--set", "train.total_steps=2"])
+                    args=[self.deck(), *part, "--set", "train.shuffle=classes", "--set", "train.total_steps=3"])
         self.expect(4, "limit = 11, skip = 0: class '1' has 10 samples", args=[self.deck(), *part[2:], "--set", "data.train.limit=11"])
         self.expect(2, "class_field: the source has no field 'labels', nearest is 'label'",
                     args=[self.deck(), *part, "--set", "data.train.class_field=labels"])

@@ -159,8 +159,8 @@ class TorchWeights(harness.RunTest):
                 tensors = {prefix + key: value for key, value in self.tensors.items()}
                 tensors.update({"queue": np.zeros((2, 3), np.float32), "step": np.array(7, np.int64)})
                 (np.savez if name.endswith(".npz") else lambda path, **t: save_safetensors(t, path))(self.path(name), **tensors)
-                self.start(0, self.path(name), "loaded 120 of 122 tensors", "missing 2", ranks=2 * (i % 2), dir=name)
-                got = self.params(name)
+                self.start(0, self.path(name), "loaded 120 of 122 tensors", "missing 2", ranks=2 * (i % 2), dir=f"run{i}")
+                got = self.params(f"run{i}")
                 self.same_trunk(got, self.tensors)
                 self.assertFalse(got["head/kernel"].any(), "the head keeps its first values")
 
@@ -207,7 +207,8 @@ class TorchWeights(harness.RunTest):
         self.start(5, self.path("deep.npz"), "the file holds a ResNet-34 of 3+4+6+3 blocks", "this model has a ResNet-18 of 2+2+2+2 blocks",
                    "make model.trunk the same", "only in the file: layer1.2.conv1.weight", ranks=2)
         np.savez(self.path("wide.npz"), **resnet(width=16))
-        self.start(5, self.path("wide.npz"), "16 channels after conv1", "trunk/conv1.weight: the file has [16, 3, 7, 7], this model [8, 3, 7, 7]")
+        self.start(5, self.path("wide.npz"), "16 channels after conv1",
+                   "trunk/conv1.weight: the file has [16, 3, 7, 7], this model [8, 3, 7, 7]")
         two = {f"{side}.{key}": value for side in ("a", "b") for key, value in self.tensors.items()}
         np.savez(self.path("two.npz"), **two)
         self.start(5, self.path("two.npz"), "several ResNets", 'init.map = { trunk = "a" }')

@@ -125,8 +125,9 @@ TEST(TorchNames, TheEncoderThatIsEvaluatedCounts) {
   has_parts(problem(two), {"several ResNets", "\"a\", \"b\"", "init.map = { trunk = \"a\" }"});
   InitOptions options;
   options.map = {{"trunk", "b"}};
-  const InitPlan found = plan(two, options);
+  const InitPlan found = plan(below("", two, {{"b.fc.bias", {5}}}), options);
   EXPECT_EQ(found.loads.size(), resnet().size());
+  EXPECT_EQ(found.unused.size(), resnet().size() + 1) << "a head beside the trunk is no mistake";
   for (const InitPlan::Load& l : found.loads)
     EXPECT_TRUE(two[l.source].first.starts_with("b.")) << two[l.source].first;
 }
