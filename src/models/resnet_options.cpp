@@ -47,8 +47,7 @@ void ResnetTrunkOptions::bind(config::Table& t) {
         "published statistics per rank are those of the examples of a rank")
       .min(0)
       .max(1 << 24)
-      .unit("examples")
-      .on_resume(config::OnResume::may_change);
+      .unit("examples");
   t.choice("init", c.init, {{"uniform", ResnetInit::uniform}, {"kaiming", ResnetInit::kaiming}},
            "initial weights: uniform in +-1/sqrt(fan_in), as in published self-supervised runs; "
            "kaiming: normal with 2/fan_out, as in torchvision");
