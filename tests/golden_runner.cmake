@@ -26,8 +26,8 @@ foreach(name case_adafactor case_adam case_adam_bf16mu case_momentum fewshot)
   list(APPEND golden_cases ${CMAKE_CURRENT_LIST_DIR}/golden/${name}.h5)
 endforeach()
 
-# Optimizers and schedules of self-supervised recipes.
-foreach(name optimizers schedules)
+# Optimizers and schedules of self-supervised recipes, meters, evaluations of features.
+foreach(name optimizers schedules meters evaluation)
   list(APPEND golden_cases ${CMAKE_CURRENT_LIST_DIR}/golden/ssl/${name}.h5)
 endforeach()
 
