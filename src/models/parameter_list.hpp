@@ -40,6 +40,11 @@ class ParameterList {
     parameters_.back().kind = shard::ParameterKind::frozen;
     return parameter;
   }
+  // Turns all trained parameters so far into constants.
+  void freeze() {
+    for (shard::Parameter& p : parameters_)
+      if (p.trained()) p.kind = shard::ParameterKind::frozen;
+  }
   // Lets the optimizer bring the rows of a parameter to unit length after each update.
   void keep_unit_rows(int parameter) { parameters_[size_t(parameter)].unit_rows = true; }
   static shard::Init zeros() { return {}; }

@@ -28,7 +28,7 @@ const std::vector<Meter> kMeters = {
 // The values that orders of equal scores allow.
 struct Range {
   double low, high;
-  double nearest(double value) const { return std::clamp(value, low, high); }
+  double nearest(double value) const { return std::max(low, std::min(value, high)); }
 };
 
 // Returns what average precision may be. Ours takes equal scores together, which gives the lowest
