@@ -4,10 +4,10 @@
 namespace golden {
 
 // One row for each kind: ssl_NAME.cpp ends in ssl_NAME_kind().
-#define SSL_KINDS(ROW)                                                                            \
-  ROW(evaluation)                                                                                 \
-  ROW(heads) ROW(losses) ROW(meters) ROW(optimizers) ROW(schedules) ROW(training) ROW(transforms) \
-      ROW(trunk)
+#define SSL_KINDS(ROW) \
+  ROW(evaluation)      \
+  ROW(heads)           \
+  ROW(losses) ROW(meters) ROW(optimizers) ROW(schedules) ROW(training) ROW(transforms) ROW(trunk)
 
 #define ROW(name) SslKind ssl_##name##_kind();
 SSL_KINDS(ROW)
