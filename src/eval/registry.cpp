@@ -7,7 +7,8 @@ namespace eval {
 #define EVALUATORS(ROW) \
   ROW(captioning)       \
   ROW(classification)   \
-  ROW(fewshot) ROW(knn) ROW(low_shot) ROW(perplexity) ROW(retrieval) ROW(scoring) ROW(svm)
+  ROW(fewshot)          \
+  ROW(knn) ROW(low_shot) ROW(perplexity) ROW(probes) ROW(retrieval) ROW(scoring) ROW(svm)
 
 REGISTRY(registry, Registered, "evaluator", EVALUATORS)
 
