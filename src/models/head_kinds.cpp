@@ -64,7 +64,8 @@ void SwavHeadOptions::bind(config::Table& t) {
            {{"relu", kernels::Activation::relu}, {"gelu", kernels::Activation::gelu_erf}},
            "activation between the products")
       .on_resume(kNever);
-  t.key("bare_last", bare_last, "nothing follows the last product").on_resume(kNever);
+  t.key("bias", bias, "products have a bias").on_resume(kNever);
+  t.key("bare_last", bare_last, "no batch norm follows the last product").on_resume(kNever);
   t.key("normalize", normalize, "rows are divided by their length before the prototypes")
       .on_resume(kNever);
 }

@@ -36,7 +36,7 @@ struct SwavHeadOptions : config::Table::Variant {
   std::vector<int64_t> layers, prototypes = {3000};
   HeadNormOptions batch_norm{.on = true};
   kernels::Activation activation = kernels::Activation::relu;
-  bool bare_last = true, normalize = true, return_embedding = true;
+  bool bias = true, bare_last = true, normalize = true, return_embedding = true;
   void bind(config::Table& t) override;
 };
 std::unique_ptr<Head> make_swav_head(const SwavHeadOptions& options, const std::string& path,

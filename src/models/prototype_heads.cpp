@@ -131,7 +131,9 @@ class SwavHead : public Head {
                 .widths = {in},
                 .norm = options.batch_norm,
                 .activation = options.activation,
-                .bare_last = options.bare_last};
+                .bias = options.bias,
+                .bare_last = options.bare_last,
+                .activate_last = false};
     c.widths.insert(c.widths.end(), options.layers.begin(), options.layers.end());
     return c;
   }

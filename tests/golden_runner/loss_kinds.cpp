@@ -165,7 +165,8 @@ class NceCase : public LossCase {
  protected:
   std::unique_ptr<models::EmbeddingLoss> make(int64_t, models::ParameterList& list) override {
     Keys keys(file_, config_, group_);
-    for (const char* known : {"name", "norm_embedding"}) keys.find(known);
+    keys.find("name");
+    if (!keys.flag("norm_embedding", true)) keys.wrong("norm_embedding", "not comparable");
     models::NceLossOptions& o = options_;
     o = {};
     o.samples = keys.integer("num_train_samples", 0);

@@ -130,6 +130,7 @@ class HeadCase {
     o->batch_norm.on = keys.flag("use_bn", true);
     o->activation = keys.text("activation_name", "ReLU") == "GELU" ? kernels::Activation::gelu_erf
                                                                    : kernels::Activation::relu;
+    o->bias = keys.flag("use_bias", true);
     o->bare_last = keys.flag("skip_last_bn", true);
     o->normalize = keys.flag("normalize_feats", true);
     o->return_embedding = keys.flag("return_embeddings", true);

@@ -57,7 +57,7 @@ Doubles unit_rows(Doubles x, int64_t width) {
 
 // The products of a head, with what stands between them.
 Doubles chain(const Named& p, const std::string& path, Doubles x, bool bare_last,
-              std::optional<kernels::Activation> activation) {
+              std::optional<kernels::Activation> activation, bool activate_last = true) {
   int number = 0;
   const bool alone = p.count(path + ".weight") > 0;
   auto name = [&] { return alone ? path : fmt::format("{}.{}", path, number); };
@@ -67,15 +67,17 @@ Doubles chain(const Named& p, const std::string& path, Doubles x, bool bare_last
     const int64_t in = int64_t(x.size()) / kRows, out = int64_t(weight.size()) / in;
     x = product(x, weight, bias, out);
     ++number;
-    const bool last = alone || !(p.count(name() + ".weight") ||
-                                 p.count(fmt::format("{}.{}.weight", path, number + 1)) ||
-                                 p.count(fmt::format("{}.{}.weight", path, number + 2)));
+    bool last = true;  // no later layer is a product
+    for (int k = number; k < number + 4; ++k) {
+      const auto later = p.find(fmt::format("{}.{}.weight", path, k));
+      last = last && (later == p.end() || later->second.size() == size_t(out));
+    }
     if (last && bare_last) break;
     if (p.count(name() + ".weight") && p.at(name() + ".weight").size() == size_t(out)) {
       x = batch_norm(x, p.at(name() + ".weight"), p.at(name() + ".bias"));
       ++number;
     }
-    if (activation) {
+    if (activation && (!last || activate_last)) {
       x = activated(x, *activation);
       ++number;
     }
@@ -192,16 +194,18 @@ TEST(Head, Swav) {
   for (const bool norm : {false, true})
     for (const auto kind : {kernels::Activation::relu, kernels::Activation::gelu_erf})
       for (const bool embedding : {true, false}) {
+        const bool bare = embedding || !norm;
         models::SwavHeadOptions o;
         o.layers = {5, 4};
         o.prototypes = {7, 3};
         o.batch_norm.on = norm;
         o.activation = kind;
         o.return_embedding = embedding;
+        o.bare_last = bare;
         check_head({fmt::format("swav, norm {}, embedding {}", norm, embedding), head_of("swav", o),
                     [=](const Named& p, const Doubles& x) {
                       const Doubles u =
-                          unit_rows(chain(p, "head/projection_head", x, true, kind), 4);
+                          unit_rows(chain(p, "head/projection_head", x, bare, kind, false), 4);
                       Doubles y = embedding ? u : Doubles{};
                       for (const auto& [h, k] : {std::pair{0, 7}, {1, 3}}) {
                         const Doubles s = product(
