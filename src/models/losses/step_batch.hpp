@@ -36,9 +36,9 @@ class StepBatch {
   // f32 or f64 [count]. leaf(part's number, slice, target) overwrites target with a slice's part.
   template <class Leaf>
   View sum(int64_t count, device::DType type, const Leaf& leaf) const {
-    Slots passes(ctx_, int64_t(step_.parts.size()), count, type);
+    Slots passes(ctx_, int64_t(step_.parts.size()), 0, count, type);
     device::Arena::Scope scope(ctx_.arena);
-    Slots slices(ctx_, ctx_.slices, count, type);
+    Slots slices(ctx_, ctx_.slices, 1, count, type);  // slot 0 is one of `passes`
     for (size_t m = 0; m < step_.parts.size(); ++m) {
       slices.at[0] = passes.next();
       for (int64_t j = 0; j < ctx_.slices; ++j) {
@@ -78,8 +78,10 @@ class StepBatch {
  private:
   // Partial sums along the tree.
   struct Slots {
-    Slots(nn::Context& context, int64_t leaves, int64_t count, device::DType type) : ctx(context) {
-      for (int s = 0; s < base::TreeSum::slots(leaves); ++s)
+    // Makes room for all slots but those before `begin`.
+    Slots(nn::Context& context, int64_t leaves, int begin, int64_t count, device::DType type)
+        : ctx(context) {
+      for (int s = begin; s < base::TreeSum::slots(leaves); ++s)
         at[size_t(s)] = ctx.arena.temporary(count, type);
     }
     View next() const { return at[size_t(tree.next_slot())]; }
