@@ -19,6 +19,9 @@ SecondWeights::SecondWeights(shard::Fabric fabric, Options options, const shard:
     return unit.kind == shard::ParameterKind::state && options_.owns(unit);
   });
   if (states) states_ = std::make_unique<shard::StateStore>(fabric_, options_.owns);
+  if (!options_.unit_rows) return;
+  pieces_ = owned_pieces(fabric_);
+  row_norms_ = std::make_unique<RowNorms>(fabric_);
 }
 
 void SecondWeights::start() {
@@ -45,6 +48,13 @@ void SecondWeights::update(int64_t step, device::View decided) {
                     .decided = decided,
                     .keep = *keep});
   updates_.run(fabric_.queue);
+  if (row_norms_)
+    row_norms_->normalise(
+        pieces_,
+        [this](const Piece& piece) {
+          return second_.owned(piece.unit).slice(piece.offset, piece.count());
+        },
+        decided);
   gathered_ = false;
 }
 

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "kernels/ema_update.hpp"
+#include "optim/row_norms.hpp"
 #include "shard/state_store.hpp"
 
 namespace optim {
@@ -32,6 +33,8 @@ class SecondWeights {
     // Chooses the units of trained and state tensors that it has itself.
     std::function<bool(const shard::Unit&)> owns;
     int prefetch = 0;  // units gathered ahead of use
+    // True: rows that the optimizer brings to unit length have unit length here, too.
+    bool unit_rows = false;
   };
   // `first`: the trained weights, which must outlive this object.
   SecondWeights(shard::Fabric fabric, Options options, const shard::WeightStore& first);
@@ -62,6 +65,8 @@ class SecondWeights {
   shard::WeightStore second_;
   std::unique_ptr<shard::StateStore> states_;
   kernels::OpList<kernels::EmaUpdate> updates_;
+  Pieces pieces_;
+  std::unique_ptr<RowNorms> row_norms_;  // with options.unit_rows
   bool gathered_ = false;
 };
 

@@ -89,7 +89,8 @@ void Engine::make_teacher(const shard::Fabric& fabric) {
             const bool has = unit.trained() || (states && unit.kind == shard::ParameterKind::state);
             return has && std::find(blocks.begin(), blocks.end(), unit.block) != blocks.end();
           },
-      .prefetch = int(options_.sharding.prefetch)};
+      .prefetch = int(options_.sharding.prefetch),
+      .unit_rows = true};
   stores_.teacher =
       std::make_unique<optim::SecondWeights>(fabric, stores_.teacher_options, *stores_.weights);
 }
