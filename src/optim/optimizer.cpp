@@ -12,23 +12,6 @@ namespace optim {
 
 namespace {
 
-// The parts of all tensors that this rank owns, by unit and cut.
-Pieces owned_pieces(const shard::Fabric& fabric) {
-  const shard::Layout& layout = fabric.layout;
-  Pieces out;
-  for (int u = 0; u < int(layout.units().size()); ++u) {
-    auto& cuts = out.emplace_back();
-    const int64_t length = layout.units()[size_t(u)].cut_length(),
-                  first = layout.owned_begin(u, fabric.mesh.fsdp_index);
-    for (int64_t c = 0; c < layout.owned_cuts(u); ++c) {
-      auto& cut = cuts.emplace_back();
-      for (const shard::Segment& s : layout.segments(u, first + c * length, length))
-        cut.push_back({u, s.parameter, s.begin, s.end, c * length + s.offset});
-    }
-  }
-  return out;
-}
-
 std::unique_ptr<Method> make_method(const shard::Fabric& fabric, const OptimizerOptions& options,
                                     const std::vector<ParameterPolicy>& policies) {
   std::unique_ptr<Method> method = options.method_options().make(fabric);

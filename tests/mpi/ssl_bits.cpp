@@ -39,6 +39,13 @@ const std::vector<Kind> kKinds = {
      "[[model.head]]\nkind = 'swav'\nlayers = [16, 8]\nprototypes = [9]\nbatch_norm = { on = true, "
      "group_examples = 4 }\n",
      true},
+    {"swav",
+     {2},
+     {16},  // SwAV momentum
+     "teacher = { momentum = 0.9, batch_statistics_steps = 2 }\n"
+     "[[model.head]]\nkind = 'swav'\nlayers = [16, 8]\nprototypes = [9]\n"
+     "batch_norm = { on = true, group_examples = 4 }\n",
+     false},
     {"moco",
      {2},
      {16},
