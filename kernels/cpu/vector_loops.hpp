@@ -5,6 +5,7 @@
 #include "kernels/cpu/attention_head.hpp"
 #include "kernels/cpu/batch_norm_loops.hpp"
 #include "kernels/cpu/decode_loops.hpp"
+#include "kernels/cpu/pool_loops.hpp"
 #include "kernels/cpu/vector_rows.hpp"
 
 namespace kernels {
@@ -26,7 +27,9 @@ constexpr ActivationLoops<T> activation_loops() {
           batch_norm_forward<T>,
           batch_norm_sums<T>,
           batch_norm_gradient_sums<T>,
-          batch_norm_backward<T>};
+          batch_norm_backward<T>,
+          max_pool_forward<T>,
+          max_pool_backward<T>};
 }
 
 constexpr VectorTable vector_loops(const char* name) {

@@ -7,6 +7,7 @@
 
 #include "device/types.hpp"
 #include "kernels/cpu/batch_norm_rows.hpp"
+#include "kernels/cpu/pool_rows.hpp"
 
 namespace kernels {
 
@@ -101,6 +102,8 @@ struct ActivationLoops {
   void (*batch_norm_sums)(const BatchNormSumRows<T>&);
   void (*batch_norm_gradient_sums)(const BatchNormGradientSumRows<T>&);
   void (*batch_norm_backward)(const BatchNormGradientRows<T>&);
+  void (*max_pool_forward)(const MaxPoolWindow<T>&);
+  void (*max_pool_backward)(const MaxPoolPixel<T>&);
 };
 
 struct VectorTable {

@@ -120,28 +120,35 @@ void test_average(const PoolCase& c, bool narrow, bool narrow_y, TestQueue& queu
 }
 
 TEST(MaxPool, FindsTheFirstOfTheLargest) {
-  TestQueue queue(2);
-  for (const PoolCase& c : pool_cases()) {
-    test_max(c, false, queue);
-    for_each_narrow_type([&] { test_max(c, true, queue); });
-  }
+  for_each_table([] {
+    TestQueue queue(2);
+    for (const PoolCase& c : pool_cases()) {
+      test_max(c, false, queue);
+      for_each_narrow_type([&] { test_max(c, true, queue); });
+    }
+  });
 }
 
 TEST(MaxPool, KeepsNumbersThatAreNone) {
-  TestQueue queue;
-  const float inf = INFINITY;
-  Tensor x({1, NAN, 3, -inf, -inf, -inf}), y(std::vector<float>{0, 0});
-  std::vector<uint8_t> place(2, 9);
-  run(MaxPoolForward{y,
-                     {place.data(), device::DType::u8, 2},
-                     x,
-                     Window{.batch = 2, .height = 1, .width = 3, .kernel_width = 3},
-                     1},
-      queue);
-  EXPECT_TRUE(std::isnan(y[0]));
-  EXPECT_EQ(place[0], 1);
-  EXPECT_EQ(y[1], -inf);
-  EXPECT_EQ(place[1], 0);
+  for_each_table([] {
+    TestQueue queue;
+    const float inf = INFINITY;
+    const int64_t channels = 20;
+    std::vector<float> values;
+    for (float v : {1.0f, float(NAN), 3.0f, -inf, -inf, -inf})
+      values.insert(values.end(), size_t(channels), v);
+    Tensor x(values), y(2 * channels);
+    std::vector<uint8_t> place(size_t(2 * channels), 9);
+    const Window window{.batch = 2, .height = 1, .width = 3, .kernel_width = 3};
+    run(MaxPoolForward{y, {place.data(), device::DType::u8, 2 * channels}, x, window, channels},
+        queue);
+    for (int64_t c = 0; c < channels; ++c) {
+      EXPECT_TRUE(std::isnan(y[c]));
+      EXPECT_EQ(place[size_t(c)], 1);
+      EXPECT_EQ(y[channels + c], -inf);
+      EXPECT_EQ(place[size_t(channels + c)], 0);
+    }
+  });
 }
 
 TEST(AveragePool, CountsPaddingAsZeros) {
