@@ -142,7 +142,7 @@ int64_t LogisticProbe::predict(const float* x) const {
 }
 
 LogisticProbe fit_logistic(const LabelledRows& rows, double l2, int threads) {
-  constexpr double kLeastDeviation = 10 * std::numeric_limits<double>::epsilon();
+  constexpr double kFlatDeviation = 10 * std::numeric_limits<double>::epsilon();
   const int64_t n = int64_t(rows.labels.size()), features = rows.features;
   LogisticProbe probe{
       std::vector<double>(size_t(features), 0.0), std::vector<double>(size_t(features), 0.0), {}};
@@ -155,7 +155,7 @@ LogisticProbe fit_logistic(const LabelledRows& rows, double l2, int threads) {
     }
   for (double& d : probe.deviation) {
     d = std::sqrt(d / double(n));
-    if (d < kLeastDeviation) d = 1;
+    if (d < kFlatDeviation) d = 1;
   }
   std::vector<double> x(size_t(n * (features + 1)), 1.0);
   for (int64_t i = 0; i < n; ++i)

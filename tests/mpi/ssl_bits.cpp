@@ -41,10 +41,11 @@ const std::vector<Kind> kKinds = {
      true},
     {"swav",
      {2},
-     {16},  // SwAV momentum
+     {16},  // SwAV momentum: the teacher reads running statistics, which depend on accumulation
      "teacher = { momentum = 0.9, batch_statistics_steps = 2 }\n"
      "[[model.head]]\nkind = 'swav'\nlayers = [16, 8]\nprototypes = [9]\n"
      "batch_norm = { on = true, group_examples = 4 }\n",
+     false,
      false},
     {"moco",
      {2},

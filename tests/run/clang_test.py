@@ -25,6 +25,7 @@ GCC_ONLY = ("-Wno-restrict",)
 COMMON = ("algorithm", "array", "atomic", "bit", "cmath", "condition_variable", "cstdint", "cstring", "filesystem", "functional", "limits",
           "map", "memory", "mutex", "numeric", "optional", "regex", "set", "span", "string", "thread", "unordered_map", "variant", "vector",
           "fmt/format.h", "fmt/ranges.h", "fmt/chrono.h")
+TOGETHER = 12  # sources that are read at once
 # These files use instructions that a pragma allows; only the code generator finds forbidden ones.
 GENERATED = ("vector_avx2.cpp", "vector_avx512.cpp", "vector_avx512_bf16.cpp")
 
@@ -46,23 +47,29 @@ def commands(path):
     return found
 
 
-def read_together(found, scratch):
-    """Joins the sources of each library into one. Returns {name: (folder, arguments, objects of the single sources)}."""
-    together, libraries = {}, {}
-    for name, (folder, arguments) in found.items():
-        library = name.split(".dir/")[0]
+def groups_of(found):
+    """Lists of names whose sources can be read together: sources of one library that GCC compiles alone."""
+    libraries, groups = {}, []
+    for name, (_, arguments) in found.items():
         if "-fsyntax-only" in arguments and "Unity/" not in name:
-            libraries.setdefault(library, []).append(name)
+            libraries.setdefault(name.split(".dir/")[0], []).append(name)
         else:
-            together[name] = (folder, arguments, [])
-    for library, names in libraries.items():
-        folder, arguments = found[names[0]]
-        source = arguments[arguments.index("-c") + 1]
-        joined = f"{scratch}/{os.path.basename(library)}.cpp"
-        with open(joined, "w", encoding="utf-8") as f:
-            f.writelines(f'#include "{found[name][1][found[name][1].index("-c") + 1]}"\n' for name in names)
-        together[library] = (folder, [joined if word == source else word for word in arguments], names)
-    return together
+            groups.append([name])
+    for names in libraries.values():
+        groups += [names[i:i + TOGETHER] for i in range(0, len(names), TOGETHER)]
+    return groups
+
+
+def joined(found, names, scratch):
+    """The run that reads the sources of all names as one."""
+    folder, arguments = found[names[0]]
+    if len(names) == 1:
+        return folder, arguments
+    path = f"{scratch}/joined.cpp"
+    with open(path, "w", encoding="utf-8") as f:
+        f.writelines(f'#include "{found[name][1][found[name][1].index("-c") + 1]}"\n' for name in names)
+    source = arguments[arguments.index("-c") + 1]
+    return folder, [path if word == source else word for word in arguments]
 
 
 def clang(arguments, folder):
@@ -102,16 +109,21 @@ def main():
     with tempfile.TemporaryDirectory() as scratch:
         common = compiled_headers(scratch, next(iter(found.values()))[1]) if found else ""
 
-        def read(name, folder, arguments):
+        def problems_of(names):
+            """What Clang says about the sources. Names of two sources may clash, so halves are read again."""
+            folder, arguments = joined(found, names, scratch)
             headers = ["-include-pch", common] if "-fsyntax-only" in arguments else []
             done = clang([*headers, *arguments], folder)
-            return f"{name}\n{done.stdout}" if done.returncode or done.stdout else ""
+            if not done.returncode and not done.stdout:
+                return []
+            if len(names) == 1:
+                return [f"{names[0]}\n{done.stdout}"]
+            half = len(names) // 2
+            return problems_of(names[:half]) + problems_of(names[half:])
 
-        for name, (folder, arguments, parts) in read_together(found, scratch).items():
-            problem = read(name, folder, arguments)
-            # Names of two sources may clash, so only what Clang says about one of them counts.
-            problems = [read(part, *found[part]) for part in parts] if problem and parts else [problem]
-            bad += sum(map(bool, problems))
+        for names in groups_of(found):
+            problems = problems_of(names)
+            bad += len(problems)
             print("".join(problems), end="")
     times = os.times()
     print(f"{len(found)} sources and batches read by {CLANG} in {times.children_user + times.children_system:.0f} s of CPU,",
