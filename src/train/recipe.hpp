@@ -139,8 +139,8 @@ struct Recipe {
   // training data.
   step::EngineOptions forward_engine(const ForwardWork& work, int ranks, int threads,
                                      device::Kind kind) const;
-  // The scaling of pixels, if it can be left to the model. All data sets in use must make all fields
-  // of pixels that they have from bytes in the same way.
+  // The scaling of pixels, if it can be left to the model. All data sets in use must make all
+  // fields of pixels that they have from bytes in the same way.
   struct BytePixels {
     std::vector<std::string> fields;
     data::ByteScale scale;
