@@ -8,9 +8,6 @@
 namespace optim {
 namespace {
 
-// Shares of a run that differ by less are equal, as published.
-constexpr double kSameShare = 1e-6;
-
 // Returns end where the cosine ends, and start where it begins.
 double half_cosine(double start, double end, double w) {
   return end + (start - end) / 2 * (1 + std::cos(std::numbers::pi * w));

@@ -8,6 +8,9 @@
 
 namespace optim {
 
+// Shares of a run that differ by less are equal, as published.
+constexpr double kSameShare = 1e-6;
+
 struct ConstantPhase : PhaseShape {
   double value = 1;
   void bind(config::Table& t) override;

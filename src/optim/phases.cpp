@@ -10,9 +10,6 @@
 namespace optim {
 namespace {
 
-// Shares of a run that differ by less are equal, as published.
-constexpr double kSameShare = 1e-6;
-
 template <class T>
 std::shared_ptr<PhaseShape> make_phase() {
   return std::make_shared<T>();
