@@ -3,6 +3,7 @@
 //   mu = b1' mu + (1 - b1) g
 //   nu = b2 nu + (1 - b2) g^2
 //   direction = (mu / c1) / (sqrt(nu / c2 + eps_root) + eps)
+// With nu_max (amsgrad), nu_max = max(nu_max, nu) takes the place of nu in the direction.
 // A bfloat16 mu is rounded only when it is stored. b1' is b1 rounded to the type of mu.
 #pragma once
 
@@ -20,6 +21,7 @@ struct AdamwUpdate {
   float correction1 = 1;      // c1 = 1 - b1^step
   float correction2 = 1;      // c2 = 1 - b2^step
   float eps = 0, eps_root = 0;
+  View nu_max{};  // optional f32 [count]
 };
 size_t cuda_scratch(const AdamwUpdate&);
 

@@ -16,6 +16,8 @@ void check(const Update& a) {
   CHECK(a.weights.count == a.gradient.count, "{} weights have {} gradients", a.weights.count,
         a.gradient.count);
   CHECK(a.sums.type == DType::f64 && a.sums.count == 2);
+  CHECK(a.inner.trust.none() || (a.inner.trust.type == DType::f32 && a.inner.trust.count == 2),
+        "a trust ratio must be two f32");
 }
 
 void check(const ApplyUpdate& a) { check(a.update); }

@@ -2,6 +2,7 @@
 // The update that every optimizer makes around its own rule, in one pass over the elements. The
 // steps come in big_vision's order:
 //   g = gradient / clip.divisor * clip.factor     (divides first, as optax does)
+//   g = (g + inner.decay * weight) * inner.ratio  (SGD, LARC and LARS as published: ssl.md 4)
 //   d = the optimizer's direction for g
 //   u = -schedule * (rate * d + decay * weight)
 //   weight += u
@@ -32,6 +33,23 @@ struct Clip {
 };
 void check(const Clip&);
 
+// What the optimizer's rule gets in place of the clipped gradient: weight decay that lies within
+// the gradient, and a ratio of norms that scales both.
+struct InnerDecay {
+  float decay = 0, ratio = 1;
+  // Optional f32 [2] in the queue's memory, replaces the numbers: ratio, decay (op trust_ratio).
+  View trust{};
+
+  struct Numbers {
+    float decay, ratio;
+    bool changes() const { return decay != 0 || ratio != 1; }
+  };
+  Numbers numbers() const {  // on the CPU only
+    if (trust.none()) return {decay, ratio};
+    return {trust.f32()[1], trust.f32()[0]};
+  }
+};
+
 struct Update {
   View weights;   // f32 [count]
   View gradient;  // f32 [count]
@@ -40,6 +58,7 @@ struct Update {
   float rate = 0;   // learning rate times the parameter's scale
   float decay = 0;  // weight decay times the parameter's scale
   float schedule = 1;
+  InnerDecay inner{};
 
   int64_t count() const { return weights.count; }
 };

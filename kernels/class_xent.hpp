@@ -17,12 +17,13 @@ enum class ClassLoss { softmax, sigmoid };
 //   gradient is sigmoid - q.
 // ranks[r] counts the classes whose logit is larger than that of labels[r], and the classes before
 // labels[r] whose logit is equal. A logit that is NaN counts as larger.
+// A row whose label is not known has loss 0, gradient 0 and rank `columns`.
 //
 // There are many members because each operand and each number of the loss has one.
 struct ClassXent {
   static constexpr Op op = Op::class_xent;
   View logits;    // [rows, columns], in and (if gradient) out: scale * gradient
-  View labels;    // i32 [rows], each in [0, columns)
+  View labels;    // i32 [rows], each in [0, columns), or -1: not known
   View others{};  // optional i32 [rows], with shares
   View shares{};  // [rows], with others
   View loss;      // [rows], unscaled

@@ -13,10 +13,12 @@ void check(const ClipGradient& a) {
   need_view(a.op, "places", a.places, DType::i32, {a.places.count});
   allow_view(a.op, "must_be_finite", a.must_be_finite, DType::f64, {a.must_be_finite.count});
   allow_view(a.op, "found", a.found, DType::f64, {a.places.count});
+  allow_view(a.op, "largest", a.largest, DType::f64, {a.largest.count});
 }
 
 Cost cost(const ClipGradient& a) {
-  return {a.places.count, 12 * a.places.count + a.must_be_finite.bytes() + a.found.bytes()};
+  return {a.places.count,
+          12 * a.places.count + a.must_be_finite.bytes() + a.found.bytes() + a.largest.bytes()};
 }
 
 }  // namespace kernels

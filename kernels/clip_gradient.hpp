@@ -8,9 +8,10 @@
 namespace kernels {
 
 // norm = sqrt of the sum of squares[places[i]], added in order in double. decision = divisor,
-// factor, apply (see Clip). If bound > 0 and the norm is not below bound, divisor and factor are
-// norm and bound, else 1 and 1. The comparison is in float, as in optax. apply is 1 if the norm and
-// all of `must_be_finite` are finite, else 0.
+// factor, apply (see Clip). The size of the gradient is the norm, or the largest of `largest`. If
+// bound > 0 and the size is not below bound, divisor and factor are size and bound, else 1 and 1.
+// The comparison is in float, as in optax. apply is 1 if the norm and all of `must_be_finite` are
+// finite and the size is below `drop`, if that is above 0; else 0.
 struct ClipGradient {
   static constexpr Op op = Op::clip_gradient;
   View decision;          // f32 [3]
@@ -19,7 +20,19 @@ struct ClipGradient {
   View places;            // i32 [any]: indices into squares
   View must_be_finite{};  // optional f64 [any]: the loss
   View found{};           // optional f64, as many as places: squares[places[i]]
-  float bound = 0;
+  View largest{};         // optional f64 [any]: the infinity norms of tensors
+  float bound = 0, drop = 0;
 };
+
+// Returns the memory of an optional view.
+inline const double* numbers_of(const View& v) { return v.none() ? nullptr : v.f64(); }
+
+// Returns the size of a gradient; both back ends call it.
+constexpr double size_of_gradient(double norm, const double* largest, int64_t count) {
+  if (count == 0) return norm;
+  double size = 0;
+  for (int64_t i = 0; i < count; ++i) size = largest[i] > size ? largest[i] : size;
+  return size;
+}
 
 }  // namespace kernels

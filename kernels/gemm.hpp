@@ -7,10 +7,10 @@
 // gradient of an output, these sums are the gradient of the bias.
 //
 // a and b are both f32, both bf16 or (on GPUs) both f16. Products of 16-bit types are summed in
-// f32; c is then f32 or (with overwrite) of their type. A CPU without bf16 instructions widens the
-// operands, runs the f32 product and rounds the same values. A bias has c's type, because
-// cuBLASLt's kernels add no other. On GPUs f32 operands are rounded to tf32 if the queue's tf32()
-// is true.
+// f32; c is then f32 or of their type. A narrow c += is rounded once, after the sum. A CPU without
+// bf16 instructions widens the operands, runs the f32 product and rounds the same values. A bias
+// has c's type, because cuBLASLt's kernels add no other. On GPUs f32 operands are rounded to tf32
+// if the queue's tf32() is true.
 #pragma once
 
 #include <span>

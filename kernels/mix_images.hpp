@@ -1,13 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mixup (arXiv 1710.09412): each image becomes a blend with another one of the batch.
+// Mixup (arXiv 1710.09412) and CutMix (arXiv 1905.04899): each image becomes a blend with another
+// one of the batch, or gets a box of it.
 #pragma once
 
 #include "kernels/patchify.hpp"
 
 namespace kernels {
 
-// y[b] = shares[b] * x[b] + (1 - shares[b]) * x[partner(b)], each operation rounded. Bytes are
-// scaled first, as in Patchify.
+// Which example of its group an example is mixed with (mix_partner).
+enum class MixPartner {
+  previous,  // the one before it; that of the first one is the last one
+  mirrored,  // the one at the same distance from the group's other end
+};
+
+// y[b] = shares[b] * x[b] + (1 - shares[b]) * x[partner(b)], each operation rounded. Within
+// boxes[b], y[b] = x[partner(b)]. Bytes are scaled first, as in Patchify.
 struct MixImages {
   static constexpr Op op = Op::mix_images;
   View y;       // [batch, count]
@@ -16,12 +23,19 @@ struct MixImages {
   int64_t batch = 0, count = 0;
   int64_t group = 2;   // examples of a group; divides the batch
   PixelRange range{};  // of bytes
+  MixPartner partner = MixPartner::previous;
+  // Optional i32 [batch, 4]: first row, row after the last, first column, column after the last of
+  // an image [count / row_values, row_values / 3, 3]. A box may be empty.
+  View boxes{};
+  int64_t row_values = 0;  // values of a row of pixels; with boxes
 };
 
-// Returns the partner of an example: the one before it in its group of consecutive examples. The
-// partner of the first one is the last one.
-constexpr int64_t mix_partner(int64_t example, int64_t group) {
-  return example % group ? example - 1 : example + group - 1;
+// Returns the partner of an example within its group of consecutive examples.
+constexpr int64_t mix_partner(int64_t example, int64_t group,
+                              MixPartner partner = MixPartner::previous) {
+  const int64_t place = example % group;
+  if (partner == MixPartner::mirrored) return example + group - 1 - 2 * place;
+  return place ? example - 1 : example + group - 1;
 }
 
 }  // namespace kernels

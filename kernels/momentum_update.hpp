@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Momentum like big_vision's momentum_hp: T = g + k T. The direction is T, or g + momentum T for
-// Nesterov. A bfloat16 T is rounded only when it is stored; the update uses the unrounded value.
+// Momentum like big_vision's momentum_hp: T = add g + k T, where add is 1 without dampening (ssl.md
+// 4). The direction is T, or g + momentum T for Nesterov. A bfloat16 T is rounded only when it is
+// stored; the update uses the unrounded value.
 #pragma once
 
 #include "kernels/apply_update.hpp"
@@ -14,6 +15,7 @@ struct MomentumUpdate {
   float keep = 0;      // k: the coefficient of the stored trace, rounded to the type of the trace
   float momentum = 0;  // unrounded, for Nesterov
   bool nesterov = false;
+  float add = 1;  // 1 - dampening
 };
 size_t cuda_scratch(const MomentumUpdate&);
 

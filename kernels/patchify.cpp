@@ -18,7 +18,7 @@ void check(const Patchify& a) {
                   {a.batch * rows * columns, a.patch * a.columns() * Patchify::kChannels});
   need_view(a.op, "image", a.image, a.image.type == DType::u8 ? DType::u8 : DType::f32,
             {a.batch, a.height, a.width, Patchify::kChannels});
-  CHECK(a.range.width != 0, "{}: the range of bytes has no width", name_of(a.op));
+  CHECK(a.range.valid(), "{}: the range of bytes has no width", name_of(a.op));
 }
 
 Cost cost(const Patchify& a) {

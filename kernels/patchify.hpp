@@ -5,14 +5,9 @@
 #pragma once
 
 #include "kernels/dispatch.hpp"
+#include "kernels/pixel_range.hpp"
 
 namespace kernels {
-
-// A byte becomes to_low + (byte - low) / width * to_width. Each operation is rounded, as in the
-// preprocessing op value_range.
-struct PixelRange {
-  float low = 0, width = 255, to_low = -1, to_width = 2;
-};
 
 struct Patchify {
   static constexpr Op op = Op::patchify;

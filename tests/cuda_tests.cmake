@@ -5,12 +5,13 @@
 # The .cu files and the CUDA part of device, compiled by g++ against tests/cuda_on_cpu. They are
 # linked as objects, so they replace files of the same name in the libraries.
 file(GLOB cuda_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/cuda/*.cu)
-file(GLOB cublaslt_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/cuda/*_cublaslt.cpp)
+file(GLOB library_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/cuda/*_cublaslt.cpp)
+list(APPEND library_sources ${CMAKE_SOURCE_DIR}/kernels/cuda/convolution_cudnn.cpp ${CMAKE_SOURCE_DIR}/kernels/cuda/graph_cudnn.cpp)
 file(GLOB emulator_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/cuda_on_cpu/*.cpp)
 list(FILTER emulator_sources EXCLUDE REGEX "/nccl\\.cpp$")
 set_source_files_properties(${cuda_sources} PROPERTIES LANGUAGE CXX)
 add_library(cuda_on_cpu OBJECT ${cuda_sources} ${emulator_sources} ${CMAKE_SOURCE_DIR}/src/device/cuda.cpp
-            ${cublaslt_sources})
+            ${library_sources})
 set_target_properties(cuda_on_cpu PROPERTIES UNITY_BUILD OFF)
 target_include_directories(cuda_on_cpu BEFORE PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/cuda_on_cpu)
 target_link_libraries(cuda_on_cpu PRIVATE trainer_base)
@@ -73,13 +74,16 @@ set_tests_properties(kernel_table_on_cpu PROPERTIES LABELS "unit;cuda" ENVIRONME
 if(TRAINER_HAS_CUDA)
   # cuDNN plans without a GPU if it finds a libcuda.so.1. The toolkit has a stub of this library.
   add_executable(plan_attention gpu/plan_attention.cpp)
+  add_executable(plan_convolution gpu/plan_convolution.cpp)
   target_link_libraries(plan_attention PRIVATE trainer_kernels)
+  target_link_libraries(plan_convolution PRIVATE trainer_kernels)
   set(stub ${CUDAToolkit_LIBRARY_DIR}/stubs/libcuda.so)
   if(EXISTS ${stub})
     file(MAKE_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/stub)
     file(CREATE_LINK ${stub} ${CMAKE_CURRENT_BINARY_DIR}/stub/libcuda.so.1 SYMBOLIC)
   endif()
   add_test(NAME unit_attention_plans COMMAND plan_attention)
-  set_tests_properties(unit_attention_plans PROPERTIES LABELS "unit;cuda" SKIP_RETURN_CODE 77
+  add_test(NAME unit_convolution_plans COMMAND plan_convolution)
+  set_tests_properties(unit_attention_plans unit_convolution_plans PROPERTIES LABELS "unit;cuda" SKIP_RETURN_CODE 77
                        ENVIRONMENT "LD_LIBRARY_PATH=${CMAKE_CURRENT_BINARY_DIR}/stub:$ENV{LD_LIBRARY_PATH}")
 endif()

@@ -20,8 +20,21 @@ foreach(name ar parallel sincos mixed_r100 mixed_r050)
 endforeach()
 # Results of evaluators, with the parameters of case_ar.h5.
 list(APPEND golden_model_cases ${CMAKE_CURRENT_LIST_DIR}/golden/predict.h5)
+list(APPEND golden_model_cases ${CMAKE_CURRENT_LIST_DIR}/golden/ssl/heads.h5)
+list(APPEND golden_cases ${CMAKE_CURRENT_LIST_DIR}/golden/ssl/losses.h5)
 foreach(name case_adafactor case_adam case_adam_bf16mu case_momentum fewshot)
   list(APPEND golden_cases ${CMAKE_CURRENT_LIST_DIR}/golden/${name}.h5)
+endforeach()
+
+# Optimizers and schedules of self-supervised recipes, meters, evaluations of features.
+foreach(name optimizers schedules meters evaluation)
+  list(APPEND golden_cases ${CMAKE_CURRENT_LIST_DIR}/golden/ssl/${name}.h5)
+endforeach()
+
+# Self-supervised training: the whole batch in one pass, because batch norm reads all of it.
+set(golden_ssl_training "")
+foreach(name simclr moco swav dino)
+  list(APPEND golden_ssl_training ${CMAKE_CURRENT_LIST_DIR}/golden/ssl/e2e_${name}.h5)
 endforeach()
 
 # golden_test(NAME RANKS [options]): runs all cases on RANKS ranks (environment: mpi_tests.cmake).
@@ -47,6 +60,23 @@ golden_test(golden_mpi1_bf16 1 --compute bf16)
 golden_test(golden_mpi3_bf16 3 --compute bf16 --recompute gelu --micro-batch 2)
 golden_test(golden_mpi1_mesh 1 --level mesh --slices 4 --micro-batch 3 --recompute block --threads 2)
 
+# Batch norm takes the statistics of all examples, so these run in one pass.
+set(golden_trunks "")
+foreach(name basic bottleneck groups)
+  list(APPEND golden_trunks ${CMAKE_CURRENT_LIST_DIR}/golden/ssl/resnet_${name}.h5)
+endforeach()
+function(golden_trunk_test name ranks)
+  add_test(NAME golden_trunk_${name} COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} $<TARGET_FILE:golden> ${ARGN}
+                                             ${golden_trunks})
+  set_tests_properties(golden_trunk_${name} PROPERTIES LABELS mpi PROCESSORS ${ranks} ENVIRONMENT "${TRAINER_MPI_ENVIRONMENT}")
+endfunction()
+golden_trunk_test(mpi1_bf16 1 --compute bf16)
+golden_trunk_test(mpi2_mesh 2 --mesh 2x1 --level mesh --recompute block --strategy zero1)
+golden_trunk_test(mpi3 3)
+golden_trunk_test(mpi4 4 --mesh 2x2)
+add_test(NAME golden_transforms COMMAND $<TARGET_FILE:golden> ${CMAKE_CURRENT_LIST_DIR}/golden/ssl/transforms.h5)
+set_tests_properties(golden_transforms PROPERTIES LABELS mpi ENVIRONMENT "${TRAINER_MPI_ENVIRONMENT}")
+
 # The emulated GPU runs the cases that take it seconds only.
 function(golden_on_emulator_test ranks name)
   add_test(NAME golden_on_emulator_mpi${ranks}${name}
@@ -55,9 +85,18 @@ function(golden_on_emulator_test ranks name)
                        ENVIRONMENT "${TRAINER_MPI_ENVIRONMENT}")
 endfunction()
 set(mixed ${CMAKE_CURRENT_LIST_DIR}/golden/case_mixed_r050.h5)
-golden_on_emulator_test(1 "" ${golden_model_cases} ${CMAKE_CURRENT_LIST_DIR}/golden/case_adam_bf16mu.h5)
+golden_on_emulator_test(1 "" ${golden_model_cases} ${CMAKE_CURRENT_LIST_DIR}/golden/case_adam_bf16mu.h5
+                        ${CMAKE_CURRENT_LIST_DIR}/golden/ssl/losses.h5 ${CMAKE_CURRENT_LIST_DIR}/golden/ssl/optimizers.h5)
 golden_on_emulator_test(1 _bf16 --compute bf16 --recompute mlp ${mixed})
 golden_on_emulator_test(1 _tf32 --compute tf32 ${mixed})
 golden_on_emulator_test(1 _fp16 --compute fp16 --recompute gelu ${mixed})
 golden_on_emulator_test(2 _mesh --mesh 1x2 --level mesh --slices 4 ${mixed})
 golden_on_emulator_test(2 _zero1 --mesh 2x1 --strategy zero1 --micro-batch 2 ${mixed})
+golden_on_emulator_test(1 _trunk ${CMAKE_CURRENT_LIST_DIR}/golden/ssl/resnet_groups.h5)
+
+foreach(ranks 1 2 3 4)
+  add_test(NAME golden_ssl_training_mpi${ranks}
+           COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} $<TARGET_FILE:golden> ${golden_ssl_training})
+  set_tests_properties(golden_ssl_training_mpi${ranks} PROPERTIES LABELS mpi PROCESSORS ${ranks}
+                       ENVIRONMENT "${TRAINER_MPI_ENVIRONMENT}")
+endforeach()

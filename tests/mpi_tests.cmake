@@ -29,7 +29,7 @@ function(mpi_test name ranks)
   endif()
 endfunction()
 
-foreach(name mesh_bits classifier_bits collectives_test continue_test damage_test batch_state_test caption_test
+foreach(name mesh_bits classifier_bits ssl_bits collectives_test continue_test damage_test batch_state_test batch_norm_test caption_test
              row_file_test)
   mpi_program(${name})
 endforeach()
@@ -49,6 +49,7 @@ endforeach()
 foreach(ranks 1 2 4)
   mpi_test(memory_test ${ranks})
   mpi_test(batch_state_test ${ranks})
+  mpi_test(batch_norm_test ${ranks})
 endforeach()
 foreach(ranks 2 3)
   mpi_test(caption_test ${ranks})
@@ -67,6 +68,13 @@ foreach(ranks 1 2 4)
 endforeach()
 set_tests_properties(classifier_bits_mpi1 PROPERTIES FIXTURES_SETUP classifier_bits)
 set_tests_properties(classifier_bits_mpi2 classifier_bits_mpi4 PROPERTIES FIXTURES_REQUIRED classifier_bits)
+
+set(bits ${CMAKE_CURRENT_BINARY_DIR}/ssl_bits.bin)
+foreach(ranks 1 2 4)
+  mpi_test(ssl_bits ${ranks} ${bits})
+endforeach()
+set_tests_properties(ssl_bits_mpi1 PROPERTIES FIXTURES_SETUP ssl_bits)
+set_tests_properties(ssl_bits_mpi2 ssl_bits_mpi4 PROPERTIES FIXTURES_REQUIRED ssl_bits)
 
 # Every pair of N ranks that save and M ranks that continue. `continue_test load FOLDER all`,
 # started by hand, runs the steps for each pair.

@@ -37,8 +37,9 @@ foreach(script cuda_test cuda_figures_test cuda_combinations_test classifier_tes
   set_property(TEST run_${script}_mpi4 APPEND PROPERTY ENVIRONMENT "TRAINER_ON_EMULATOR=$<TARGET_FILE:trainer_on_emulator>")
 endforeach()
 
-# Every deck in inputs/ is valid.
+# Every deck in inputs/ is valid. recipes_test.py plans those that count in epochs of ImageNet.
 file(GLOB decks CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/inputs/*.toml)
+list(FILTER decks EXCLUDE REGEX "(_r50|/dino_s16)\\.toml$")
 foreach(deck IN LISTS decks)
   get_filename_component(name ${deck} NAME_WE)
   add_test(NAME deck_${name} COMMAND trainer ${deck} --validate --mode plan --ranks 8 WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})

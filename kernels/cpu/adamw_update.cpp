@@ -8,22 +8,24 @@
 namespace kernels {
 namespace {
 
-template <class T>
+template <class T, bool kMax>
 void run_typed(const AdamwUpdate& a, Queue& queue) {
   T* all_mu = static_cast<T*>(a.mu.data);
-  float* all_nu = a.nu.f32();
+  float *all_nu = a.nu.f32(), *all_max = kMax ? a.nu_max.f32() : nullptr;
   const float keep1 = a.keep1, add1 = a.add1, keep2 = a.keep2, add2 = a.add2;
   const float c1 = a.correction1, c2 = a.correction2, eps = a.eps, eps_root = a.eps_root;
   loops::update_elements(a.update, queue,
                          [=](int64_t begin, int64_t n, const float* g, float* out) {
                            T* mu = all_mu + begin;
                            float* nu = all_nu + begin;
+                           float* most = kMax ? all_max + begin : nullptr;
 #pragma omp simd
                            for (int64_t i = 0; i < n; ++i) {
                              float m = std::fma(keep1, loops::to_float(mu[i]), add1 * g[i]);
                              float v = std::fma(keep2, nu[i], add2 * (g[i] * g[i]));
                              mu[i] = loops::store_as<T>(m);
                              nu[i] = v;
+                             if constexpr (kMax) most[i] = v = std::max(most[i], v);
                              out[i] = m / c1 / (std::sqrt(v / c2 + eps_root) + eps);
                            }
                          });
@@ -32,10 +34,11 @@ void run_typed(const AdamwUpdate& a, Queue& queue) {
 }  // namespace
 
 void run_cpu(const AdamwUpdate& a, Queue& queue) {
-  if (a.mu.type == DType::bf16)
-    run_typed<loops::Bf16>(a, queue);
+  const bool narrow = a.mu.type == DType::bf16;
+  if (a.nu_max.none())
+    narrow ? run_typed<loops::Bf16, false>(a, queue) : run_typed<float, false>(a, queue);
   else
-    run_typed<float>(a, queue);
+    narrow ? run_typed<loops::Bf16, true>(a, queue) : run_typed<float, true>(a, queue);
 }
 
 }  // namespace kernels

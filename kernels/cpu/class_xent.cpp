@@ -12,6 +12,7 @@ namespace kernels {
 namespace {
 
 int64_t rank_of(const float* x, int64_t columns, int64_t label) {
+  if (label < 0) return columns;
   int64_t rank = 0;
   const float mine = x[label];
   for (int64_t c = 0; c < columns; ++c)
@@ -55,8 +56,8 @@ double sigmoid_row(float* x, int64_t columns, const ClassTarget& q, const float*
 
 void run_cpu(const ClassXent& a, Queue& queue) {
   const int32_t *labels = a.labels.i32(), *others = a.others.none() ? labels : a.others.i32();
-  need_ids(a.op, labels, a.rows, 0, a.columns);
-  need_ids(a.op, others, a.rows, 0, a.columns);
+  need_ids(a.op, labels, a.rows, -1, a.columns);
+  need_ids(a.op, others, a.rows, a.others.none() ? -1 : 0, a.columns);
   const float scale = a.scale * (a.loss_scale.none() ? 1 : *a.loss_scale.f32());
   const ClassTarget any = class_target(a.smoothing, a.columns);
   for_ranges(queue, a.rows, a.rows * a.columns, 1, [&](int64_t r, int64_t end) {
@@ -69,6 +70,11 @@ void run_cpu(const ClassXent& a, Queue& queue) {
       const int64_t rank = a.ranks.none() && a.hits.none() ? 0 : rank_of(x, a.columns, labels[r]);
       if (!a.ranks.none()) a.ranks.i32()[r] = int32_t(rank);
       if (!a.hits.none()) a.hits.u8()[r] = rank == 0;
+      if (labels[r] < 0) {
+        a.loss.f32()[r] = 0;
+        if (a.gradient) std::fill_n(x, a.columns, 0.0f);
+        continue;
+      }
       const auto row = a.kind == ClassLoss::softmax ? softmax_row : sigmoid_row;
       a.loss.f32()[r] = float(row(x, a.columns, q, a.gradient ? &scale : nullptr));
     }

@@ -14,15 +14,16 @@ void run_cpu(const ClipGradient& a, Queue&) {
     total += square;
   }
   const double norm = std::sqrt(total);
-  const bool clipped = a.bound > 0 && !(float(norm) < a.bound);
+  const auto size = float(size_of_gradient(norm, numbers_of(a.largest), a.largest.count));
+  const bool clipped = a.bound > 0 && !(size < a.bound);
   bool finite = std::isfinite(norm);
   for (int64_t i = 0; i < a.must_be_finite.count; ++i)
     finite = finite && std::isfinite(a.must_be_finite.f64()[i]);
   *a.norm.f64() = norm;
   float* decision = a.decision.f32();
-  decision[0] = clipped ? float(norm) : 1;
+  decision[0] = clipped ? size : 1;
   decision[1] = clipped ? a.bound : 1;
-  decision[2] = finite;
+  decision[2] = finite && (a.drop == 0 || size < a.drop);
 }
 
 }  // namespace kernels

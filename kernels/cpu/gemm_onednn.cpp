@@ -30,13 +30,17 @@ void run_widened(const Gemm& a, Queue& queue) {
   if (!a.bias.none() && a.bias.type != DType::f32) f.bias = widened(a.bias, wide.bias[0], queue);
   if (a.c.type == DType::f32) return run_cpu(f, queue);
   f.gelu = f.gelu_of = {};
-  // If c has gaps between rows, the memory in the gaps must not change: each row is rounded alone.
   f.c = float_view(wide.c, a.m * a.n);
   f.ldc = 0;
+  // If c has gaps between rows, the memory in the gaps must not change: each row is rounded alone.
+  auto for_parts_of_c = [&](auto run_part) {
+    for (int64_t r = 0, n = a.leading_of_c() == a.n ? a.m : 1; r < a.m; r += n)
+      run_part(a.c.slice(r * a.leading_of_c(), n * a.n), f.c.slice(r * a.n, n * a.n));
+  };
+  if (a.write == Write::accumulate)
+    for_parts_of_c([&](View c, View floats) { run_cpu(Cast{.y = floats, .x = c}, queue); });
   run_cpu(f, queue);
-  for (int64_t r = 0, n = a.leading_of_c() == a.n ? a.m : 1; r < a.m; r += n)
-    run_cpu(Cast{.y = a.c.slice(r * a.leading_of_c(), n * a.n), .x = f.c.slice(r * a.n, n * a.n)},
-            queue);
+  for_parts_of_c([&](View c, View floats) { run_cpu(Cast{.y = c, .x = floats}, queue); });
   activate_all(a, queue);
 }
 

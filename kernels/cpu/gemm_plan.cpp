@@ -147,6 +147,9 @@ dnnl_status_t GemmPlan::run_widened_block(OnednnPrimitive& primitive, int worker
   GemmOperands wide = block;
   wide.a = reinterpret_cast<char*>(a);
   if (key_.rounds()) wide.c = reinterpret_cast<char*>(c);
+  for (int64_t r = 0; key_.rounds() && key_.accumulate && r < rows; ++r)
+    table.from_bf16(c + r * key_.n, reinterpret_cast<const uint16_t*>(block.c) + r * key_.ldc,
+                    columns);
   dnnl_status_t status = primitive.run(worker, wide, own);
   for (int64_t r = 0; key_.rounds() && r < rows; ++r)
     table.to_bf16(reinterpret_cast<uint16_t*>(block.c) + r * key_.ldc, c + r * key_.n, columns);

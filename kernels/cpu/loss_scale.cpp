@@ -4,8 +4,6 @@
 
 namespace kernels {
 
-void run_cpu(const LossScale& a, Queue&) {
-  step_loss_scale(a.decision.f32(), a.norm.f64(), a.state.f32(), a.bound, a.rule);
-}
+void run_cpu(const LossScale& a, Queue&) { step_loss_scale(LossScaleNumbers::of(a)); }
 
 }  // namespace kernels

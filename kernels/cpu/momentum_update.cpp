@@ -11,7 +11,7 @@ namespace {
 template <class T>
 void run_typed(const MomentumUpdate& a, Queue& queue) {
   T* trace = static_cast<T*>(a.trace.data);
-  const float keep = a.keep, ahead = a.nesterov ? a.momentum : 0.0f;
+  const float keep = a.keep, add = a.add, ahead = a.nesterov ? a.momentum : 0.0f;
   const bool nesterov = a.nesterov;
   loops::update_elements(a.update, queue,
                          [=](int64_t begin, int64_t n, const float* g, float* out) {
@@ -19,14 +19,14 @@ void run_typed(const MomentumUpdate& a, Queue& queue) {
                            if (nesterov) {
 #pragma omp simd
                              for (int64_t i = 0; i < n; ++i) {
-                               float next = std::fma(keep, loops::to_float(t[i]), g[i]);
+                               float next = std::fma(keep, loops::to_float(t[i]), add * g[i]);
                                t[i] = loops::store_as<T>(next);
                                out[i] = std::fma(ahead, next, g[i]);
                              }
                            } else {
 #pragma omp simd
                              for (int64_t i = 0; i < n; ++i) {
-                               float next = std::fma(keep, loops::to_float(t[i]), g[i]);
+                               float next = std::fma(keep, loops::to_float(t[i]), add * g[i]);
                                t[i] = loops::store_as<T>(next);
                                out[i] = next;
                              }

@@ -3,14 +3,11 @@
 #include "kernels/cpu/onednn_primitive.hpp"
 
 namespace kernels {
-namespace {
 
-const dnnl::engine& engine() {
+const dnnl::engine& onednn_engine() {
   static const dnnl::engine cpu(dnnl::engine::kind::cpu, 0);
   return cpu;
 }
-
-}  // namespace
 
 OnednnPrimitive::OnednnPrimitive(const GemmKey& key, int64_t m, int64_t n, int workers) {
   using dnnl::memory;
@@ -32,15 +29,15 @@ OnednnPrimitive::OnednnPrimitive(const GemmKey& key, int64_t m, int64_t n, int w
   attributes.set_post_ops(post_ops);
   dnnl::matmul::primitive_desc description(
       key.bias ? dnnl::matmul::desc(a, b, bias, c) : dnnl::matmul::desc(a, b, c), attributes,
-      engine());
+      onednn_engine());
   primitive_ = dnnl::matmul(description);
   scratch_bytes_ = description.scratchpad_desc().get_size();
 
   for (int w = 0; w < workers; ++w) {
     Worker& worker = workers_.emplace_back();
-    worker.stream = dnnl::stream(engine());
+    worker.stream = dnnl::stream(onednn_engine());
     auto argument = [&](int id, const memory::desc& desc) {
-      worker.memories.emplace_back(desc, engine(), nullptr);
+      worker.memories.emplace_back(desc, onednn_engine(), nullptr);
       worker.arguments.push_back({id, worker.memories.back().get()});
       return int(worker.memories.size()) - 1;
     };

@@ -11,6 +11,8 @@
 
 namespace kernels {
 
+const dnnl::engine& onednn_engine();
+
 // Sets OpenMP's number of threads within a scope. oneDNN reads it when a primitive is made and when
 // it runs.
 class ThreadScope {

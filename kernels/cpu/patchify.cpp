@@ -2,30 +2,21 @@
 // CPU implementation of patchify.
 #include "kernels/patchify.hpp"
 
-#include <array>
 #include <cstring>
 #include <vector>
 
 #include "kernels/cpu/parallel.hpp"
+#include "kernels/cpu/pixel_table.hpp"
 #include "kernels/cpu/vector_table.hpp"
 
 namespace kernels {
 namespace {
 constexpr int64_t kChannels = Patchify::kChannels;
-
-// Returns the value of each byte. Fused multiply-adds would give other bits than the preprocessing
-// op value_range, so this file is compiled without (TRAINER_UNFUSED in CMakeLists.txt).
-std::array<float, 256> table_of(const PixelRange& r) {
-  std::array<float, 256> table;
-  for (int byte = 0; byte < 256; ++byte)
-    table[size_t(byte)] = r.to_low + (float(byte) - r.low) / r.width * r.to_width;
-  return table;
-}
 }  // namespace
 
 void run_cpu(const Patchify& a, Queue& queue) {
   const bool bytes = a.image.type == DType::u8;
-  const std::array<float, 256> table = table_of(a.range);
+  const PixelTable table(a.range);
   bool narrow = a.patches.type == DType::bf16;
   auto to_bf16 = vector_table().to_bf16;
   int64_t rows = a.height / a.patch, columns = a.width / a.columns(), run = a.columns() * kChannels;
@@ -37,8 +28,10 @@ void run_cpu(const Patchify& a, Queue& queue) {
       for (int64_t c = 0; c < columns; ++c)
         for (int64_t y = 0; y < a.patch; ++y, at += run) {
           const int64_t first = in + y * a.width * kChannels + c * run;
-          for (size_t k = 0; k < scaled.size(); ++k)
-            scaled[k] = table[a.image.u8()[first + int64_t(k)]];
+          const uint8_t* from = bytes ? a.image.u8() + first : nullptr;
+          for (size_t k = 0; k < scaled.size(); k += kChannels)
+            for (size_t channel = 0; channel < kChannels; ++channel)
+              scaled[k + channel] = table.value[channel][from[k + channel]];
           const float* pixels = bytes ? scaled.data() : a.image.f32() + first;
           if (narrow)
             to_bf16(a.patches.bf16() + at, pixels, run);

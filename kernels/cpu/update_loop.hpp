@@ -28,6 +28,16 @@ inline const float* clipped(const float* gradient, float divisor, float factor, 
   return buffer;
 }
 
+// Returns (g + decay * w) * ratio, in `buffer`, which may be g.
+inline const float* with_inner_decay(const float* g, const float* w,
+                                     const InnerDecay::Numbers& inner, int64_t n, float* buffer) {
+  if (!inner.changes()) return g;
+  const float decay = inner.decay, ratio = inner.ratio;
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) buffer[i] = std::fma(decay, w[i], g[i]) * ratio;
+  return buffer;
+}
+
 // u = -schedule * (rate * d + decay * w), then w += u. `d` becomes u.
 inline void apply_chunk(const Update& a, float* __restrict w, float* __restrict d, int64_t n) {
   const float rate = a.rate, decay = a.decay, negative = -a.schedule;
@@ -40,13 +50,14 @@ inline void apply_chunk(const Update& a, float* __restrict w, float* __restrict 
 }
 
 // Updates all elements. direction(begin, n, g, out) writes the optimizer's directions for elements
-// [begin, begin + n) of the view to `out`; g holds their clipped gradients.
+// [begin, begin + n) of the view to `out`; g holds their clipped gradients, with inner decay.
 template <class Direction>
 void update_elements(const Update& a, Queue& queue, Direction direction) {
   const int64_t count = a.count(), blocks = base::ceil_div(count, kUpdateBlock);
   float* weights = a.weights.f32();
   const float* gradient = a.gradient.f32();
   const Clip::Numbers clip = a.clip.numbers();
+  const InnerDecay::Numbers inner = a.inner.numbers();
   auto* partial = static_cast<double*>(queue.scratch(size_t(2 * blocks) * sizeof(double)));
 #pragma omp parallel for schedule(static) num_threads(queue.threads()) if (blocks > 1)
   for (int64_t b = 0; b < blocks; ++b) {
@@ -56,7 +67,8 @@ void update_elements(const Update& a, Queue& queue, Direction direction) {
     for (int64_t at = b * kUpdateBlock; at < end; at += kUpdateChunk) {
       const int64_t n = std::min(kUpdateChunk, end - at);
       if (clip.apply) {
-        direction(at, n, clipped(gradient + at, clip.divisor, clip.factor, n, scaled), out);
+        const float* g = clipped(gradient + at, clip.divisor, clip.factor, n, scaled);
+        direction(at, n, with_inner_decay(g, weights + at, inner, n, scaled), out);
         apply_chunk(a, weights + at, out, n);
       } else {
         std::fill(out, out + n, 0.0f);

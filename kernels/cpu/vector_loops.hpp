@@ -3,7 +3,9 @@
 #pragma once
 
 #include "kernels/cpu/attention_head.hpp"
+#include "kernels/cpu/batch_norm_loops.hpp"
 #include "kernels/cpu/decode_loops.hpp"
+#include "kernels/cpu/pool_loops.hpp"
 #include "kernels/cpu/vector_rows.hpp"
 
 namespace kernels {
@@ -21,7 +23,13 @@ constexpr ActivationLoops<T> activation_loops() {
           attention_forward_scratch<T>,
           attention_backward_scratch<T>,
           decode_attention<T>,
-          row_product<T>};
+          row_product<T>,
+          batch_norm_forward<T>,
+          batch_norm_sums<T>,
+          batch_norm_gradient_sums<T>,
+          batch_norm_backward<T>,
+          max_pool_forward<T>,
+          max_pool_backward<T>};
 }
 
 constexpr VectorTable vector_loops(const char* name) {

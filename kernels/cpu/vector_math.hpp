@@ -62,6 +62,10 @@ KERNELS_INLINE __m256 high_half(V a) {
 KERNELS_INLINE V where_not_less(V x, V bound, V value) {
   return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, bound, _CMP_NLT_UQ), value);
 }
+// Returns 0 in lanes where x <= bound, else `value`, also where x is NaN.
+KERNELS_INLINE V where_above(V x, V bound, V value) {
+  return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, bound, _CMP_NLE_UQ), value);
+}
 
 KERNELS_INLINE Words words(uint32_t a) { return _mm512_set1_epi32(int(a)); }
 KERNELS_INLINE Words load_words(const uint32_t* p) { return _mm512_loadu_si512(p); }
@@ -146,6 +150,9 @@ KERNELS_INLINE V max(V a, V b) { return _mm256_max_ps(a, b); }
 KERNELS_INLINE V min(V a, V b) { return _mm256_min_ps(a, b); }
 KERNELS_INLINE V where_not_less(V x, V bound, V value) {
   return _mm256_and_ps(_mm256_cmp_ps(x, bound, _CMP_NLT_UQ), value);
+}
+KERNELS_INLINE V where_above(V x, V bound, V value) {
+  return _mm256_and_ps(_mm256_cmp_ps(x, bound, _CMP_NLE_UQ), value);
 }
 
 KERNELS_INLINE Words words(uint32_t a) { return _mm256_set1_epi32(int(a)); }

@@ -6,6 +6,8 @@
 #include <cstdint>
 
 #include "device/types.hpp"
+#include "kernels/cpu/batch_norm_rows.hpp"
+#include "kernels/cpu/pool_rows.hpp"
 
 namespace kernels {
 
@@ -96,6 +98,12 @@ struct ActivationLoops {
   int64_t (*attention_backward_scratch)(int64_t query_length, int64_t key_length, int64_t head_dim);
   void (*decode_attention)(const DecodeHead<T>&, float* scratch);
   void (*row_product)(const RowProductPart<T>&);
+  void (*batch_norm_forward)(const BatchNormRows<T>&);
+  void (*batch_norm_sums)(const BatchNormSumRows<T>&);
+  void (*batch_norm_gradient_sums)(const BatchNormGradientSumRows<T>&);
+  void (*batch_norm_backward)(const BatchNormGradientRows<T>&);
+  void (*max_pool_forward)(const MaxPoolWindow<T>&);
+  void (*max_pool_backward)(const MaxPoolPixel<T>&);
 };
 
 struct VectorTable {
@@ -104,7 +112,7 @@ struct VectorTable {
   ActivationLoops<uint16_t> bf16;
   void (*to_bf16)(uint16_t* y, const float* x, int64_t count);
   void (*from_bf16)(float* y, const uint16_t* x, int64_t count);
-  // exp for tests; x outside [-86, 87] moves to the nearer end
+  // y = exp(x), y may be x; x outside [-86, 87] moves to the nearer end, and NaN stays NaN
   void (*exp_of)(float* y, const float* x, int64_t count);
   float (*softmax_xent_row)(const SoftmaxRow&);  // returns the loss
   void (*layer_norm_backward)(const LayerNormGradientRows&);

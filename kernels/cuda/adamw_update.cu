@@ -9,12 +9,13 @@ namespace {
 template <class T>
 struct AdamwDirection {
   T* mu;
-  float* nu;
+  float *nu, *nu_max;  // nu_max may be null
   float keep1, add1, keep2, add2, correction1, correction2, eps, eps_root;
 
   static AdamwDirection of(const AdamwUpdate& a) {
     return {static_cast<T*>(a.mu.data),
             a.nu.f32(),
+            a.nu_max.none() ? nullptr : a.nu_max.f32(),
             a.keep1,
             a.add1,
             a.keep2,
@@ -26,7 +27,7 @@ struct AdamwDirection {
   }
   static bool is_for(const AdamwUpdate& a) { return size_of(a.mu.type) == sizeof(T); }
   static bool packs_fit_state(const AdamwUpdate& a) {
-    return packs_fit(kUpdatePack, 0, {a.mu, a.nu});
+    return packs_fit(kUpdatePack, 0, {a.mu, a.nu, a.nu_max});
   }
 
   template <int N>
@@ -36,10 +37,18 @@ struct AdamwDirection {
     for (int k = 0; k < N; ++k) {
       m[k] = fmaf(keep1, m[k], add1 * g[k]);
       v[k] = fmaf(keep2, v[k], add2 * (g[k] * g[k]));
-      d[k] = m[k] / correction1 / (sqrtf(v[k] / correction2 + eps_root) + eps);
     }
     store<true>(mu + i, m, N);
     store<true>(nu + i, v, N);
+    if (nu_max) {
+      const Floats<N> before = load<true, N>(nu_max + i, N);
+#pragma unroll
+      for (int k = 0; k < N; ++k) v[k] = before[k] > v[k] ? before[k] : v[k];
+      store<true>(nu_max + i, v, N);
+    }
+#pragma unroll
+    for (int k = 0; k < N; ++k)
+      d[k] = m[k] / correction1 / (sqrtf(v[k] / correction2 + eps_root) + eps);
     return d;
   }
 };

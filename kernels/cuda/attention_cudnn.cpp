@@ -160,13 +160,6 @@ Graph graph_of(const AttentionShape& shape, DType type, bool backward) {
   return backward ? backward_graph(shape, narrow) : forward_graph(shape, narrow);
 }
 
-cudnnHandle_t handle_on(Queue& queue) {
-  static cudnnHandle_t handle = nullptr;
-  if (!handle) cudnn::check_status(DNN(cudnnCreate)(&handle), "starting cuDNN");
-  cudnn::check_status(DNN(cudnnSetStream)(handle, device::stream_of(queue)), "choosing a stream");
-  return handle;
-}
-
 // Returns null if cuDNN has no plan.
 const cudnn::Plan* plan_for(const AttentionShape& s, DType type, bool backward, Queue& queue) {
   using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, Mask, DType, bool>;
@@ -175,7 +168,8 @@ const cudnn::Plan* plan_for(const AttentionShape& s, DType type, bool backward, 
   auto [it, added] = plans.try_emplace(
       {s.batch, s.heads, s.query_length, s.key_length, s.head_dim, s.mask, type, backward});
   if (added) try {
-      it->second = std::make_unique<cudnn::Plan>(graph_of(s, type, backward), handle_on(queue));
+      it->second =
+          std::make_unique<cudnn::Plan>(graph_of(s, type, backward), cudnn::handle_on(queue));
     } catch (const base::Error& e) {
       base::log::warning(
           "attention {}: batch {}, {} heads, {} x {}: our own kernels run, which are slower: {}",
@@ -220,7 +214,7 @@ bool attention_by_cudnn(const AttentionForward& a, Queue& queue) {
       {kQ, a.q.data}, {kK, a.k.data}, {kV, a.v.data}, {kO, a.o.data}, {kScale, &scale}};
   arguments.push_back({kLse, a.lse.none() ? scratch.sums : a.lse.data});
   add_mask(arguments, s, scratch);
-  plan->run(handle_on(queue), arguments, scratch.workspace);
+  plan->run(cudnn::handle_on(queue), arguments, scratch.workspace);
   return true;
 }
 
@@ -236,7 +230,7 @@ bool attention_by_cudnn(const AttentionBackward& a, Queue& queue) {
       {kDo, a.d_o.data},  {kDq, a.dq.data},       {kDk, a.dk.data}, {kDv, a.dv.data},
       {kLse, a.lse.data}, {kDelta, scratch.sums}, {kScale, &scale}, {kOne, &kOneFloat}};
   add_mask(arguments, s, scratch);
-  plan->run(handle_on(queue), arguments, scratch.workspace);
+  plan->run(cudnn::handle_on(queue), arguments, scratch.workspace);
   return true;
 }
 

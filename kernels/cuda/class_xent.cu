@@ -33,6 +33,15 @@ __global__ void __launch_bounds__(kClassThreads) class_rows(ClassRows a) {
   q.label = a.labels[row];
   q.other = a.others[row];
   if (a.shares) q.share = a.shares[row];
+  if (q.label < 0) {
+    if (threadIdx.x == 0) {
+      a.loss[row] = 0;
+      if (a.ranks) a.ranks[row] = int32_t(n);
+      if (a.hits) a.hits[row] = 0;
+    }
+    for (int64_t c = threadIdx.x; a.gradient && c < n; c += blockDim.x) x[c] = 0;
+    return;
+  }
   const float mine = x[q.label], other = x[q.other];
 
   float top = -INFINITY;

@@ -14,7 +14,9 @@ struct ClipArgs {
   int64_t count;
   const double* must_be_finite;
   int64_t finite_count;
-  float bound;
+  const double* largest;
+  int64_t largest_count;
+  float bound, drop;
   double *norm, *found;  // found: may be null
   float* decision;
 };
@@ -35,25 +37,32 @@ __global__ void __launch_bounds__(kClipThreads) decide_clip(ClipArgs a) {
   }
   if (threadIdx.x != 0) return;
   const double root = sqrt(total);
-  const bool clipped = a.bound > 0 && !(float(root) < a.bound);
+  const auto size = float(size_of_gradient(root, a.largest, a.largest_count));
+  const bool clipped = a.bound > 0 && !(size < a.bound);
   bool finite = root < INFINITY;
   for (int64_t i = 0; i < a.finite_count; ++i)
     finite = finite && fabs(a.must_be_finite[i]) < INFINITY;
   *a.norm = root;
-  a.decision[0] = clipped ? float(root) : 1;
+  a.decision[0] = clipped ? size : 1;
   a.decision[1] = clipped ? a.bound : 1;
-  a.decision[2] = finite ? 1 : 0;
+  a.decision[2] = finite && (a.drop == 0 || size < a.drop) ? 1 : 0;
 }
 
 }  // namespace
 
 void run_cuda(const ClipGradient& a, Queue& queue) {
-  const ClipArgs args{
-      a.squares.f64(),        a.places.i32(),
-      a.places.count,         a.must_be_finite.none() ? nullptr : a.must_be_finite.f64(),
-      a.must_be_finite.count, a.bound,
-      a.norm.f64(),           a.found.none() ? nullptr : a.found.f64(),
-      a.decision.f32()};
+  const ClipArgs args{.squares = a.squares.f64(),
+                      .places = a.places.i32(),
+                      .count = a.places.count,
+                      .must_be_finite = numbers_of(a.must_be_finite),
+                      .finite_count = a.must_be_finite.count,
+                      .largest = numbers_of(a.largest),
+                      .largest_count = a.largest.count,
+                      .bound = a.bound,
+                      .drop = a.drop,
+                      .norm = a.norm.f64(),
+                      .found = a.found.none() ? nullptr : a.found.f64(),
+                      .decision = a.decision.f32()};
   launch(decide_clip, dim3(1), dim3(kClipThreads), 0, queue, args);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Graphs of cuDNN's backend interface: tensors, the few operations that attention needs, and plans
-// that run graphs. Failures throw base::Error with cuDNN's own text.
+// Graphs of cuDNN's backend interface: tensors, the few operations that attention and convolutions
+// need, and plans that run graphs. Failures throw base::Error with cuDNN's own text.
 #pragma once
 
 #include <cudnn.h>
@@ -12,12 +12,16 @@
 #include <vector>
 
 #include "device/cuda_library.hpp"
+#include "kernels/convolution.hpp"
 
 #define DNN(function) LIBRARY_FUNCTION("libcudnn.so.9", function)
 
 namespace kernels::cudnn {
 
 void check_status(cudnnStatus_t status, const char* what);
+
+// Returns the handle of this process, set to the queue's stream.
+cudnnHandle_t handle_on(device::Queue& queue);
 
 // A descriptor of the backend interface. It is complete after `finish`. Copies share it.
 class Descriptor {
@@ -49,8 +53,10 @@ struct Tensor {
 
 class Graph {
  public:
-  Tensor tensor(int64_t id, const Four& sizes, const Four& strides, cudnnDataType_t type) {
-    return make(id, sizes, strides, type, false, false);
+  // `alignment`: of the address, in bytes.
+  Tensor tensor(int64_t id, const Four& sizes, const Four& strides, cudnnDataType_t type,
+                int64_t alignment = 16) {
+    return make(id, sizes, strides, type, false, false, alignment);
   }
   // A number on the host.
   Tensor scalar(int64_t id) {
@@ -74,6 +80,10 @@ class Graph {
   void select(const Tensor& yes, const Tensor& no, const Tensor& which, const Tensor& y) {
     pointwise(CUDNN_POINTWISE_BINARY_SELECT, yes, &no, &which, y, CUDNN_DATA_FLOAT, -1);
   }
+  // Computes one of x, w and y from the other two: result = sum + keep * result. Images are (batch,
+  // channels, rows, columns).
+  void convolve(ConvolutionSide result, const Tensor& x, const Tensor& w, const Tensor& y,
+                int64_t stride, int64_t padding, float keep);
   void reduce(cudnnReduceTensorOp_t how, const Tensor& x, const Tensor& y);
   void reshape(const Tensor& x, const Tensor& y);
 
@@ -81,7 +91,7 @@ class Graph {
 
  private:
   Tensor make(int64_t id, const Four& sizes, const Four& strides, cudnnDataType_t type,
-              bool is_virtual, bool by_value);
+              bool is_virtual, bool by_value, int64_t alignment = 16);
   void pointwise(cudnnPointwiseMode_t mode, const Tensor& x, const Tensor* b, const Tensor* t,
                  const Tensor& y, cudnnDataType_t computed, int64_t axis);
   std::vector<Descriptor> operations_;
@@ -93,15 +103,28 @@ struct Argument {
   const void* data;
 };
 
+// What a plan must fulfil.
+struct Demands {
+  bool fixed_order = false;  // the same bits in every run
+  bool exact_f32 = false;    // f32 operands are not rounded
+  bool tf32 = false;         // with exact_f32: they may be rounded to tf32
+  int64_t most_workspace = INT64_MAX;
+};
+
 class Plan {
  public:
-  // Makes the first of cuDNN's proposals that works; their order is the same in every run. With a
-  // null handle the plan is for the device that `device` describes (JSON), and no GPU is needed.
-  Plan(const Graph& graph, cudnnHandle_t handle, const std::string& device = "");
+  // Makes the first of cuDNN's proposals that works and fulfils the demands; their order is the
+  // same in every run. With a null handle the plan is for the device that `device` describes
+  // (JSON), and no GPU is needed.
+  Plan(const Graph& graph, cudnnHandle_t handle, const std::string& device = "",
+       const Demands& demands = {});
   size_t workspace_bytes() const { return size_t(workspace_); }
   void run(cudnnHandle_t handle, const std::vector<Argument>& arguments, void* workspace) const;
 
  private:
+  // Takes the proposal, or throws.
+  void take(const Descriptor& configuration, cudnnHandle_t handle, const Descriptor& device,
+            const Demands& demands);
   Descriptor graph_, plan_;
   int64_t workspace_ = 0;
 };

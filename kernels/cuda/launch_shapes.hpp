@@ -53,5 +53,7 @@ struct RowCuts {
 inline RowCuts column_sum_cuts(int64_t rows) { return RowCuts(rows, 64, 256); }
 // 768 blocks of four warps fill the largest GPU about twice. Their sums are 1 % of the traffic.
 inline RowCuts norm_backward_cuts(int64_t rows) { return RowCuts(rows, 16, 768); }
+// Sums over the pixels of images: few channels have many rows.
+inline RowCuts batch_norm_cuts(int64_t rows) { return RowCuts(rows, 64, 256); }
 
 }  // namespace kernels

@@ -6,16 +6,14 @@
 namespace kernels {
 namespace {
 
-__global__ void step_scale(float* decision, double* norm, float* state, float bound,
-                           LossScaleRule rule) {
-  if (threadIdx.x == 0) step_loss_scale(decision, norm, state, bound, rule);
+__global__ void step_scale(LossScaleNumbers a) {
+  if (threadIdx.x == 0) step_loss_scale(a);
 }
 
 }  // namespace
 
 void run_cuda(const LossScale& a, Queue& queue) {
-  launch(step_scale, dim3(1), dim3(32), 0, queue, a.decision.f32(), a.norm.f64(), a.state.f32(),
-         a.bound, a.rule);
+  launch(step_scale, dim3(1), dim3(32), 0, queue, LossScaleNumbers::of(a));
 }
 
 }  // namespace kernels

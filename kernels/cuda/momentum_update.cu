@@ -9,11 +9,11 @@ namespace {
 template <class T>
 struct MomentumDirection {
   T* trace;
-  float keep, momentum;
+  float keep, add, momentum;
   bool nesterov;
 
   static MomentumDirection of(const MomentumUpdate& a) {
-    return {static_cast<T*>(a.trace.data), a.keep, a.momentum, a.nesterov};
+    return {static_cast<T*>(a.trace.data), a.keep, a.add, a.momentum, a.nesterov};
   }
   static bool is_for(const MomentumUpdate& a) { return size_of(a.trace.type) == sizeof(T); }
   static bool packs_fit_state(const MomentumUpdate& a) {
@@ -25,7 +25,7 @@ struct MomentumDirection {
     Floats<N> t = load<true, N>(trace + i, N), d;
 #pragma unroll
     for (int k = 0; k < N; ++k) {
-      t[k] = fmaf(keep, t[k], g[k]);
+      t[k] = fmaf(keep, t[k], add * g[k]);
       d[k] = nesterov ? fmaf(momentum, t[k], g[k]) : t[k];
     }
     store<true>(trace + i, t, N);

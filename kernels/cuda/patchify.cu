@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // CUDA implementation of patchify. Warps read along rows of pixels, and write each piece to its row
 // of a patch.
+#include "kernels/cuda/pixel_value.cuh"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/patchify.hpp"
 
@@ -28,8 +29,7 @@ struct PatchifyBody {
     Floats<N> v = load<kAligned, N>(image + (b * height + r * patch + y) * image_row + column, N);
     if constexpr (sizeof(Pixel) == 1) {
 #pragma unroll
-      for (int i = 0; i < N; ++i)
-        v[i] = __fadd_rn(range.to_low, __fmul_rn((v[i] - range.low) / range.width, range.to_width));
+      for (int i = 0; i < N; ++i) v[i] = pixel_value(range, v[i], (int(column) + i) % int(kRgb));
     }
     store<kAligned>(patches + ((patch_row * columns + c) * patch + y) * length + k, v, N);
   }

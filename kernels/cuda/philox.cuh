@@ -18,4 +18,17 @@ __device__ inline float uniform_draw(const base::Stream& stream, uint64_t index)
   return float(word_of(stream.block(index / 4), unsigned(index % 4)) >> 8) * 0x1p-24f;
 }
 
+// Returns stream.normal(index), up to the roundings of the GPU's logarithm and cosine.
+__device__ inline double normal_draw(const base::Stream& stream, uint64_t index) {
+  const base::Philox4 b = stream.block(index);
+  const double u = (double(uint64_t(b[1]) << 21 ^ b[0] >> 11) + 0.5) * 0x1p-53;
+  const double v = double(uint64_t(b[3]) << 21 ^ b[2] >> 11) * 0x1p-53;
+  const double radius = sqrt(-2 * log(u));
+#ifdef __CUDA_ARCH__
+  return radius * cospi(2 * v);  // cos reduces its argument in memory
+#else
+  return radius * std::cos(6.283185307179586476925 * v);
+#endif
+}
+
 }  // namespace kernels

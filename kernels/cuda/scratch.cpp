@@ -3,15 +3,20 @@
 // machine. Ops that are not listed need a few kilobytes, far less than any product.
 #include "base/narrow.hpp"
 #include "kernels/adamw_update.hpp"
+#include "kernels/batch_norm.hpp"
+#include "kernels/convolution.hpp"
 #include "kernels/cuda/adafactor_tiles.hpp"
 #include "kernels/cuda/attention_cudnn.hpp"
+#include "kernels/cuda/convolution_cudnn.hpp"
 #include "kernels/cuda/embedding_plan.hpp"
 #include "kernels/cuda/launch_shapes.hpp"
 #include "kernels/embedding.hpp"
 #include "kernels/gemm.hpp"
 #include "kernels/layer_norm.hpp"
+#include "kernels/lion_update.hpp"
 #include "kernels/momentum_update.hpp"
 #include "kernels/square_sums.hpp"
+#include "kernels/trust.hpp"
 
 namespace kernels {
 
@@ -45,6 +50,15 @@ size_t cuda_scratch(const LayerNormBackward& a) {
   return size_t(norm_backward_cuts(a.rows).count() * 2 * a.columns) * sizeof(float);
 }
 
+namespace {
+template <class Args>
+size_t scratch_of_batch_norm(const Args& a) {
+  return size_t(a.parts * batch_norm_cuts(a.rows).count() * 2 * a.columns) * sizeof(double);
+}
+}  // namespace
+size_t cuda_scratch(const BatchNormSums& a) { return scratch_of_batch_norm(a); }
+size_t cuda_scratch(const BatchNormBackwardSums& a) { return scratch_of_batch_norm(a); }
+
 size_t cuda_scratch(const EmbeddingBackward& a) {
   return size_t(EmbeddingPlan(a.rows, a.vocabulary, a.width).bytes());
 }
@@ -75,6 +89,12 @@ size_t cuda_scratch(const AdamwUpdate& a) {
 size_t cuda_scratch(const MomentumUpdate& a) {
   return scratch_of_sums(a.update.count(), kUpdateCudaBlock, 2);
 }
+size_t cuda_scratch(const LionUpdate& a) {
+  return scratch_of_sums(a.update.count(), kUpdateCudaBlock, 2);
+}
+size_t cuda_scratch(const TrustSums& a) {
+  return scratch_of_sums(a.weights.count, kUpdateCudaBlock, 2);
+}
 size_t cuda_scratch(const ApplyUpdate& a) {
   return scratch_of_sums(a.update.count(), kUpdateCudaBlock, 2);
 }
@@ -100,6 +120,41 @@ size_t cuda_scratch(const AttentionBackward& a) {
   if (!is_for_cudnn(s, a.q.type)) return 0;
   const int64_t scores = base::round_up(s.query_length, 64) * base::round_up(s.key_length, 128);
   return size_t(CudnnScratch(s, s.batch * s.heads * scores * 2).bytes);
+}
+
+// cuDNN may copy both images, with channels that fill its packs.
+int64_t convolution_workspace(const ConvolutionShape& s, DType operands) {
+  const Window& w = s.window;
+  const int64_t images =
+      w.pixels() * base::round_up(s.in, 8) + w.positions() * base::round_up(s.out, 8);
+  return (int64_t{64} << 20) + images * device::size_of(operands);
+}
+
+ConvolutionScratch::ConvolutionScratch(const ConvolutionShape& s, DType weights_type,
+                                       int64_t floats, int64_t workspace)
+    : weights(base::round_up(workspace, 256)),
+      image(base::round_up(weights + s.weights() * device::size_of(weights_type), 256)),
+      bytes(image + 4 * floats) {}
+
+namespace {
+// `floats`: elements of images that are f32 although the operands are narrow.
+template <class Args>
+size_t scratch_of(const Args& a, DType operands, DType weights, int64_t floats) {
+  if (a.shape.window.batch == 0) return 0;
+  if (a.shape.is_product()) return cuda_scratch(product_of(a));
+  const int64_t workspace = convolution_workspace(a.shape, operands);
+  return size_t(ConvolutionScratch(a.shape, weights, floats, workspace).bytes);
+}
+}  // namespace
+
+size_t cuda_scratch(const ConvolutionForward& a) {
+  return scratch_of(a, a.x.type, a.weight.type, a.y.type != a.x.type ? a.y.count : 0);
+}
+size_t cuda_scratch(const ConvolutionBackwardData& a) {
+  return scratch_of(a, a.dy.type, a.weight.type, a.dx.type != a.dy.type ? a.dx.count : 0);
+}
+size_t cuda_scratch(const ConvolutionBackwardWeights& a) {
+  return scratch_of(a, a.x.type, a.dw.type, 0);
 }
 
 }  // namespace kernels

@@ -42,6 +42,29 @@ struct ClippedGradient {
   }
 };
 
+// InnerDecay in a kernel, which calls `decide` first.
+struct DecayedGradient {
+  float decay, ratio;
+  const float* trust;  // may be null
+
+  static DecayedGradient of(const InnerDecay& a) {
+    return {a.decay, a.ratio, a.trust.none() ? nullptr : a.trust.f32()};
+  }
+  __device__ void decide() {
+    if (trust) {
+      ratio = trust[0];
+      decay = trust[1];
+    }
+  }
+  template <int N>
+  __device__ Floats<N> of(Floats<N> g, const Floats<N>& w) const {
+    if (decay == 0 && ratio == 1) return g;
+#pragma unroll
+    for (int k = 0; k < N; ++k) g[k] = fmaf(decay, w[k], g[k]) * ratio;
+    return g;
+  }
+};
+
 // Calls f.step<N>(i) for this thread's packs of the elements of a tensor's block.
 template <bool kAligned, class F>
 __device__ void for_update_packs(uint32_t block, int64_t count, F& f) {
@@ -69,6 +92,7 @@ template <class Direction>
 struct UpdateItem {
   float* weights;
   ClippedGradient gradient;
+  DecayedGradient inner;
   float rate, decay, negative_schedule;
   Direction direction;
   int64_t count;
@@ -85,7 +109,8 @@ struct UpdateStep {
   __device__ void step(int64_t i) {
     Floats<N> w = load<true, N>(a.weights + i, N);
     if (!a.gradient.apply) return add_squares(weight_squares, w);
-    Floats<N> u = a.direction.template of<N>(i, a.gradient.template at<true, N>(i));
+    const Floats<N> g = a.inner.template of<N>(a.gradient.template at<true, N>(i), w);
+    Floats<N> u = a.direction.template of<N>(i, g);
 #pragma unroll
     for (int k = 0; k < N; ++k) {
       const float wanted = fmaf(a.decay, w[k], a.rate * u[k]);
@@ -106,6 +131,7 @@ __global__ void __launch_bounds__(kUpdateThreads, 3)
   const Share share = share_of_block(all);
   UpdateStep<Direction> step{all.items[share.item], 0, 0};
   step.a.gradient.decide();
+  step.a.inner.decide();
   if constexpr (requires { step.a.direction.decide(); }) step.a.direction.decide();
   for_update_packs<kAligned>(share.block, step.a.count, step);
   const double weight_squares = block_sum(step.weight_squares, shared),
@@ -132,8 +158,9 @@ void update_with(std::span<const Args> some, double* scratch, Queue& queue) {
     const bool fits =
         packs_fit(kUpdatePack, 0, {a.weights, a.gradient}) && Direction::packs_fit_state(args);
     (fits ? aligned : other)
-        .add({a.weights.f32(), ClippedGradient::of(a.gradient, a.clip), a.rate, a.decay,
-              -a.schedule, Direction::of(args), a.count(), p.data, p.data + p.blocks},
+        .add({a.weights.f32(), ClippedGradient::of(a.gradient, a.clip),
+              DecayedGradient::of(a.inner), a.rate, a.decay, -a.schedule, Direction::of(args),
+              a.count(), p.data, p.data + p.blocks},
              p.blocks);
   }
   aligned.start();

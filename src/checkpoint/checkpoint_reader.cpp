@@ -18,7 +18,8 @@ class CheckpointReader : public WeightFile {
       refuse(what);
     }
     for (const Entry& e : manifest_.layout.entries)
-      if (e.name.starts_with(kWeightRoot) || e.name.starts_with(kAverageRoot))
+      if (e.name.starts_with(kWeightRoot) || e.name.starts_with(kAverageRoot) ||
+          e.name.starts_with(kTeacherRoot))
         add({e.name.substr(1), e.shape, io::dtype_of(e.type), io::name_of(e.type)});
   }
 

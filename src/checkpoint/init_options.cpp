@@ -8,12 +8,15 @@
 namespace checkpoint {
 
 void InitOptions::bind(config::Table& t) {
-  t.key("from", from,
-        "parameters of a new run, at step 0 only: \"\" = random; a checkpoint .h5 or a run "
-        "directory, .npz or .safetensors with big_vision's names, or a checkpoint folder of it");
+  t.key(
+      "from", from,
+      "parameters of a new run, at step 0 only: \"\" = random; a checkpoint .h5 or a run "
+      "directory, .npz or .safetensors with big_vision's names, or a checkpoint folder of it; for "
+      "ResNets with the names of torchvision, VISSL, MoCo, SwAV or DINO: below any prefix");
   t.key("dont_load", dont_load,
         "regular expressions that must match a whole parameter path: these keep their random "
-        "values, and may be missing from the file or left over in it; everything else must match")
+        "values, and may be missing from the file or left over in it; everything else must match; "
+        "default for ResNets of PyTorch programs: all but the trunk, [] loads the head too")
       .check([this]() -> std::string {
         for (const std::string& pattern : dont_load)
           if (std::string problem = base::pattern_problem(pattern); !problem.empty())
@@ -22,7 +25,8 @@ void InitOptions::bind(config::Table& t) {
       });
   t.key("map", map,
         "{ \"encoder\" = \"params/img\" }: our prefix = the prefix in the file; the longest match "
-        "wins; parameters without a match stay random. Empty: the names are equal, below params/ "
+        "wins; parameters without a match stay random; a prefix ends at a slash or a dot. Empty: "
+        "the names are equal, below params/ "
         "if the file has that");
   t.choice("posemb", resample, {{"interpolate", true}, {"keep", false}},
            "position table of another image size. interpolate: resampled linearly, corners "

@@ -47,8 +47,8 @@ struct Reader {
     if (begin == 0) file->begin(load.source);
     std::string out(size_t(4 * count), '\0');
     float* values = reinterpret_cast<float*>(out.data());
-    if (load.resample) {
-      std::vector<float> table = resampled(load, wanted);
+    if (load.whole()) {
+      const std::vector<float> table = load.resample ? resampled(load, wanted) : transposed(load);
       std::memcpy(values, table.data(), out.size());
     } else {
       file->read(values, count);
@@ -57,6 +57,17 @@ struct Reader {
       if (!std::isfinite(values[i]))
         base::fail(base::Exit::checkpoint, "{}: {} holds {} at element {}", file->path(),
                    describe(file->tensors()[load.source]), values[i], begin + i);
+    return out;
+  }
+
+  // Returns the columns of a matrix, one after the other.
+  std::vector<float> transposed(const InitPlan::Load& load) {
+    const FileTensor& t = file->tensors()[load.source];
+    const size_t rows = size_t(t.shape[0]), columns = size_t(t.shape[1]);
+    std::vector<float> matrix(rows * columns), out(rows * columns);
+    file->read(matrix.data(), int64_t(matrix.size()));
+    for (size_t r = 0; r < rows; ++r)
+      for (size_t c = 0; c < columns; ++c) out[c * rows + r] = matrix[r * columns + c];
     return out;
   }
 
@@ -122,10 +133,14 @@ InitReport load_initial_weights(comm::Comm& comm, const InitOptions& options, co
   Json plan = Json::from_cbor(comm::on_first(comm, [&] {
     reader.file = open_weights(options.from);
     reader.plan = plan_init(wanted, *reader.file, options);
-    Json loads = Json::array();
-    for (const InitPlan::Load& l : reader.plan.loads) loads.push_back(l.wanted);
+    Json loads = Json::array(), whole = Json::array();
+    for (const InitPlan::Load& l : reader.plan.loads) {
+      loads.push_back(l.wanted);
+      whole.push_back(l.whole());
+    }
     std::string bytes;
     Json::to_cbor({{"loads", loads},
+                   {"whole", whole},
                    {"summary", summary_of(reader.plan, wanted)},
                    {"lines", report_lines(reader.plan, wanted, *reader.file)}},
                   bytes);
@@ -135,9 +150,9 @@ InitReport load_initial_weights(comm::Comm& comm, const InitOptions& options, co
     size_t w = plan["loads"][l].get<size_t>();
     int64_t count = checked_count(wanted[w].shape).value();
     for (int64_t begin = 0, n; begin < count; begin += n) {
-      // A resampled table is sent in one piece, because it is small and computed as a whole.
+      // A tensor that is computed as a whole is sent in one piece.
       poll();
-      n = wanted[w].grid ? count : std::min(kPiece, count - begin);
+      n = plan["whole"][l].get<bool>() ? count : std::min(kPiece, count - begin);
       std::string values = comm::on_first(
           comm, [&] { return reader.piece(reader.plan.loads[l], wanted[w], begin, n); });
       copy_into(target, *into[w], begin, values.data(), n);

@@ -8,23 +8,26 @@
 #include "base/text.hpp"
 #include "checkpoint/resample.hpp"
 #include "checkpoint/state.hpp"
+#include "checkpoint/torch_names.hpp"
 
 namespace checkpoint {
 namespace {
 
 constexpr size_t kMaxLines = 50;
+constexpr const char* kAllButTrunk = "(?!trunk/).*";
 constexpr int64_t kMaxGridRows = 1 << 16;  // 256 x 256 patches
 
-// Returns the rest of `name` behind a prefix that ends at a slash. The prefix "" leaves all of
-// `name`.
+// Returns the rest of `name` behind a prefix that ends at a slash, or at a dot as in names of
+// PyTorch. The prefix "" leaves all of `name`.
 std::optional<std::string> behind(const std::string& name, const std::string& prefix) {
   if (prefix.empty() || name == prefix) return prefix.empty() ? name : "";
-  if (name.size() > prefix.size() && name.starts_with(prefix) && name[prefix.size()] == '/')
+  if (name.size() > prefix.size() && name.starts_with(prefix) &&
+      (name[prefix.size()] == '/' || name[prefix.size()] == '.'))
     return name.substr(prefix.size() + 1);
   return {};
 }
-std::string joined(const std::string& prefix, const std::string& rest) {
-  return prefix.empty() || rest.empty() ? prefix + rest : prefix + "/" + rest;
+std::string joined(const std::string& prefix, const std::string& rest, char between) {
+  return prefix.empty() || rest.empty() ? prefix + rest : prefix + between + rest;
 }
 
 // Returns the group that holds the parameters in the file: params, opt/target (an older layout), or
@@ -38,18 +41,22 @@ std::string root_of(const std::vector<FileTensor>& tensors) {
 
 class Names {
  public:
-  Names(const InitOptions& options, const std::vector<FileTensor>& tensors) {
+  // `translated`: the names of the tensors are paths of ours already.
+  Names(const InitOptions& options, const std::vector<FileTensor>& tensors, bool translated) {
     for (const auto& [ours, theirs] : options.map) pairs_.emplace_back(ours, theirs);
-    if (pairs_.empty()) pairs_.emplace_back("", root_of(tensors));
+    if (pairs_.empty()) pairs_.emplace_back("", translated ? "" : root_of(tensors));
     for (const std::string& pattern : options.dont_load) dont_load_.emplace_back(pattern);
     hits_.resize(dont_load_.size());
   }
-  // Returns the file's name for a parameter path; none if the map leaves the path out.
-  std::optional<std::string> theirs(const std::string& path) const {
-    return translate(path, false);
+  // Returns the file's name for a parameter path, with a slash or a dot behind a prefix of the map;
+  // none if the map leaves the path out.
+  std::optional<std::string> theirs(const std::string& path, char between) const {
+    return translate(path, false, between);
   }
   // Returns the parameter path for a name of the file; none if the map does not cover the name.
-  std::optional<std::string> ours(const std::string& name) const { return translate(name, true); }
+  std::optional<std::string> ours(const std::string& name) const {
+    return translate(name, true, '/');
+  }
   bool dont_load(const std::string& path) {
     bool any = false;
     for (size_t i = 0; i < dont_load_.size(); ++i)
@@ -60,13 +67,13 @@ class Names {
   bool has_matched(size_t pattern) const { return hits_[pattern]; }
 
  private:
-  std::optional<std::string> translate(const std::string& name, bool back) const {
+  std::optional<std::string> translate(const std::string& name, bool back, char between) const {
     const std::pair<std::string, std::string>* best = nullptr;
     auto from = [back](const auto& p) -> const std::string& { return back ? p.second : p.first; };
     for (const auto& p : pairs_)
       if (behind(name, from(p)) && (!best || from(p).size() > from(*best).size())) best = &p;
     if (!best) return {};
-    return joined(back ? best->first : best->second, *behind(name, from(*best)));
+    return joined(back ? best->first : best->second, *behind(name, from(*best)), between);
   }
 
   std::vector<std::pair<std::string, std::string>> pairs_;
@@ -108,16 +115,36 @@ void refuse(const WeightFile& file, std::vector<std::string> problems, bool noth
       example);
 }
 
+// Returns the names of a PyTorch program if the model has a ResNet and the deck no map.
+std::optional<TorchNames> torch_names(const std::vector<Wanted>& wanted, const WeightFile& file,
+                                      const InitOptions& options) {
+  const bool resnet = std::any_of(wanted.begin(), wanted.end(), [](const Wanted& w) {
+    return w.path.starts_with("trunk/layer1.0.");
+  });
+  return resnet && options.map.empty() ? TorchNames::of(file) : std::nullopt;
+}
+
+// By default, files of PyTorch programs give the trunk alone, as linear probes need it.
+InitOptions with_default(InitOptions options, bool torch) {
+  if (torch && options.dont_load == InitOptions().dont_load) options.dont_load = {kAllButTrunk};
+  return options;
+}
+
 // Builds the plan parameter by parameter and collects the problems.
 class InitPlanner {
  public:
-  InitPlanner(const WeightFile& file, const InitOptions& options)
+  InitPlanner(const std::vector<Wanted>& wanted, const WeightFile& file, const InitOptions& options)
       : file_(file),
-        options_(options),
+        torch_(torch_names(wanted, file, options)),
+        options_(with_default(options, torch_.has_value())),
         tensors_(file.tensors()),
-        names_(options, tensors_),
+        names_(options_, tensors_, torch_.has_value()),
         taken_(tensors_.size()) {
-    for (size_t i = 0; i < tensors_.size(); ++i) index_[tensors_[i].name] = i;
+    for (size_t i = 0; i < tensors_.size(); ++i) {
+      const std::optional<std::string> ours =
+          torch_ ? torch_->ours(tensors_[i].name) : tensors_[i].name;
+      if (ours) index_[*ours] = i;
+    }
     if (options.average && std::none_of(tensors_.begin(), tensors_.end(), [](const FileTensor& t) {
           return t.name.starts_with(average_root());
         }))
@@ -130,6 +157,7 @@ class InitPlanner {
   InitPlan plan(const std::vector<Wanted>& wanted) {
     for (size_t w = 0; w < wanted.size(); ++w) match(w, wanted[w]);
     list_unused();
+    if (!problems_.empty()) explain_resnet(wanted);
     check_patterns(wanted.empty() ? "" : wanted[0].path);
     if (plan_.loads.empty() && problems_.empty()) problem("decoder/.*", "nothing is left to load");
     if (!problems_.empty()) refuse(file_, std::move(problems_), plan_.loads.empty(), example_);
@@ -155,9 +183,24 @@ class InitPlanner {
     return index_.find(average_root() + name.substr(weight_root.size()));
   }
 
+  void explain_resnet(const std::vector<Wanted>& wanted) {
+    std::map<std::string, std::vector<int64_t>> there;
+    for (const auto& [name, i] : index_)
+      if (const std::optional<std::string> ours = names_.ours(name))
+        there[*ours] = tensors_[i].shape;
+    if (std::string text = resnet_difference(there, wanted); !text.empty())
+      problems_.insert(problems_.begin(), std::move(text));
+  }
+
+  // Returns the name in the file behind a slash or, if only that is there, behind a dot.
+  std::optional<std::string> name_in_file(const std::string& path) const {
+    std::optional<std::string> name = names_.theirs(path, '/'), dotted = names_.theirs(path, '.');
+    return dotted && !index_.contains(*name) && index_.contains(*dotted) ? dotted : name;
+  }
+
   void match(size_t w, const Wanted& p) {
     const std::string ours = fmt::format("{} {}", p.path, shape_text(p.shape));
-    const std::optional<std::string> theirs = names_.theirs(p.path);
+    const std::optional<std::string> theirs = name_in_file(p.path);
     const bool leave = names_.dont_load(p.path);
     if (!theirs) {
       plan_.unmapped.push_back(ours);
@@ -169,10 +212,11 @@ class InitPlanner {
       found = average;
     }
     if (found == index_.end()) {
-      if (leave)
+      if (leave || is_counter(p.path))
         plan_.missing.push_back(ours);
       else
-        problem(p.path, fmt::format("missing in the file: {} (looked for {})", ours, *theirs));
+        problem(p.path, fmt::format("missing in the file: {} (looked for {})", ours,
+                                    torch_ ? torch_->theirs(*theirs) : *theirs));
       return;
     }
     taken_[found->second] = true;
@@ -185,11 +229,15 @@ class InitPlanner {
   // Plans to load tensor `source` into a parameter, if type and shape allow it.
   void load(size_t w, const Wanted& p, size_t source) {
     const FileTensor& t = tensors_[source];
-    if (!t.type) {
+    const bool whole_number = t.type == device::DType::i64;
+    if (!t.type || (whole_number && !is_counter(p.path))) {
       problem(
           p.path,
           fmt::format("{}: the file holds {}, which is no weight; f32, f64, f16 and bf16 are read",
                       p.path, describe(t)));
+    } else if (torch_ && p.path == "head/kernel" && t.shape.size() == 2 &&
+               std::vector<int64_t>{t.shape[1], t.shape[0]} == p.shape) {
+      plan_.loads.push_back({.wanted = w, .source = source, .transpose = true});
     } else if (t.shape == p.shape) {
       plan_.loads.push_back({w, source, false});
     } else if (p.grid && !options_.resample) {
@@ -206,8 +254,9 @@ class InitPlanner {
   void list_unused() {
     for (size_t i = 0; i < tensors_.size(); ++i) {
       if (taken_[i]) continue;
-      const std::optional<std::string> ours = names_.ours(tensors_[i].name);
-      if (!ours || names_.dont_load(*ours))
+      const std::optional<std::string> ours =
+          torch_ ? torch_->ours(tensors_[i].name) : names_.ours(tensors_[i].name);
+      if (!ours || names_.dont_load(*ours) || is_beside_resnet(*ours))
         plan_.unused.push_back(describe(tensors_[i]));
       else
         problem(*ours, fmt::format("only in the file: {}", describe(tensors_[i])));
@@ -217,7 +266,8 @@ class InitPlanner {
   // A user's pattern that matches nothing is a mistake: the tensor it should keep random was
   // loaded.
   void check_patterns(const std::string& first_path) {
-    const std::vector<std::string> published = InitOptions().dont_load;
+    std::vector<std::string> published = InitOptions().dont_load;
+    published.push_back(kAllButTrunk);
     for (size_t i = 0; i < options_.dont_load.size(); ++i)
       if (!names_.has_matched(i) &&
           std::find(published.begin(), published.end(), options_.dont_load[i]) == published.end())
@@ -228,10 +278,11 @@ class InitPlanner {
   }
 
   const WeightFile& file_;
-  const InitOptions& options_;
+  const std::optional<TorchNames> torch_;
+  const InitOptions options_;
   const std::vector<FileTensor>& tensors_;
   Names names_;
-  Index index_;              // tensors of the file by name
+  Index index_;  // tensors of the file by name; if it is a PyTorch program's, by our path
   std::vector<bool> taken_;  // by tensor of the file
   InitPlan plan_;
   std::vector<std::string> problems_;
@@ -242,7 +293,7 @@ class InitPlanner {
 
 InitPlan plan_init(const std::vector<Wanted>& wanted, const WeightFile& file,
                    const InitOptions& options) {
-  return InitPlanner(file, options).plan(wanted);
+  return InitPlanner(wanted, file, options).plan(wanted);
 }
 
 }  // namespace checkpoint

@@ -20,6 +20,8 @@ struct InitPlan {
   struct Load {
     size_t wanted, source;  // indices
     bool resample = false;
+    bool transpose = false;  // the file's [out, in] becomes [in, out]
+    bool whole() const { return resample || transpose; }
   };
   std::vector<Load> loads;  // in the order of the file
   // The parameters and tensors that are not loaded. Parameters stay random: `skipped` ones are in

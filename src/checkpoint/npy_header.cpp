@@ -121,6 +121,7 @@ std::optional<device::DType> weight_type(std::string_view descr) {
   using device::DType;
   if (descr == "<f4") return DType::f32;
   if (descr == "<f8") return DType::f64;
+  if (descr == "<i8") return DType::i64;
   if (descr == "<f2") return DType::f16;
   if (descr == "|V2" || descr == "<V2" || descr == "bfloat16") return DType::bf16;
   return {};

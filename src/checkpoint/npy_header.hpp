@@ -20,8 +20,8 @@ struct NpyHeader {
 // Throws Error(Exit::checkpoint), which names the defect of the text.
 NpyHeader parse_npy_header(std::string_view text);
 
-// Returns the type of "<f4", "<f8", "<f2" and of "|V2" or "<V2", which mean bfloat16. NumPy has no
-// bfloat16. Returns none for anything else.
+// Returns the type of "<f4", "<f8", "<f2", "<i8" and of "|V2" or "<V2", which mean bfloat16. NumPy
+// has no bfloat16. Returns none for anything else.
 std::optional<device::DType> weight_type(std::string_view descr);
 
 }  // namespace checkpoint

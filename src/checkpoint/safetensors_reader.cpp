@@ -34,7 +34,7 @@ const std::map<std::string, Known>& known_types() {
       {"F32", {4, device::DType::f32}},
       {"F16", {2, device::DType::f16}},
       {"BF16", {2, device::DType::bf16}},
-      {"I64", {8, {}}},
+      {"I64", {8, device::DType::i64}},
       {"I32", {4, {}}},
       {"I16", {2, {}}},
       {"I8", {1, {}}},

@@ -87,6 +87,7 @@ void WeightFile::read(float* out, int64_t count) {
       buffer_.resize(size_t(n * device::size_of(type)));
       take(buffer_.data(), int64_t(buffer_.size()));
       if (type == device::DType::f64) convert<double>(buffer_.data(), out + done, n);
+      if (type == device::DType::i64) convert<int64_t>(buffer_.data(), out + done, n);
       if (type == device::DType::f16) convert_f16(buffer_.data(), out + done, n);
       if (type == device::DType::bf16) convert_bf16(buffer_.data(), out + done, n);
     }

@@ -21,7 +21,7 @@ struct FileTensor {
   // name in the file, without a leading slash: "params/encoder/pos_embedding"
   std::string name;
   std::vector<int64_t> shape;
-  // f32, f64, f16 or bf16; none for anything that cannot be a weight
+  // f32, f64, f16 or bf16, or i64 of a counter; none for anything that cannot be a weight
   std::optional<device::DType> type;
   std::string dtype;      // the file's own name of the type, for messages: "<f4", "BF16"
   int64_t count() const;  // elements
@@ -37,9 +37,9 @@ class WeightFile {
   // Moves to the first element of a tensor, which must have a type. Indices must increase from call
   // to call.
   void begin(size_t tensor);
-  // Reads the next `count` elements as f32; f64 is rounded, the other types are exact. The last
-  // read of a tensor also verifies the checksums that the file has. Error(Exit::checkpoint) names
-  // file and tensor.
+  // Reads the next `count` elements as f32; f64 and i64 are rounded, the other types are exact. The
+  // last read of a tensor also verifies the checksums that the file has. Error(Exit::checkpoint)
+  // names file and tensor.
   void read(float* out, int64_t count);
 
  protected:

@@ -177,6 +177,8 @@ void Binder::expect_new_name(const Section& section, const Row& row) const {
                           std::find(other->kinds.begin(), other->kinds.end(), kinds_.back().name) ==
                               other->kinds.end()))
       continue;  // belongs to another kind
+    if (both_in_kinds && !reading() && other->type == row.type)
+      continue;  // a table of several kinds, whose own kinds are described again
     for (const std::string& name : names_of(row))
       for (const std::string& taken : names_of(*other))
         CHECK(name != taken, "two rows for key {}", key_in(section, name));
@@ -212,7 +214,9 @@ void Binder::add_to_schema(std::unique_ptr<Row> row) {
     for (auto& other : row->section->rows)
       if (other->name == row->name && other->kind_key == row->kind_key &&
           same_shape(*other, *row)) {
-        other->kinds.push_back(kinds_.back().name);
+        if (std::find(other->kinds.begin(), other->kinds.end(), kinds_.back().name) ==
+            other->kinds.end())
+          other->kinds.push_back(kinds_.back().name);
         return;
       }
   }

@@ -8,6 +8,7 @@
 // in registry.cpp.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <span>
@@ -103,10 +104,11 @@ struct FieldSpec {
 };
 using Spec = std::map<std::string, FieldSpec>;
 
-// The mapping of value_range for bytes: to_low + (byte - low) / width * to_width, each operation
-// rounded.
+// The mapping of value_range and normalize for bytes: to_low + (byte - low) / width * to_width = v,
+// and (v - mean) / deviation of the channel. Each operation is rounded.
 struct ByteScale {
   float low = 0, width = 255, to_low = 0, to_width = 1;
+  std::array<float, 3> mean{0, 0, 0}, deviation{1, 1, 1};
   bool operator==(const ByteScale&) const = default;
 };
 

@@ -23,7 +23,7 @@ Sample Dataset::get(int64_t index, int64_t position, const Places* places, Trace
       for (auto& [field, value] : sample)
         if (const Array* a = std::get_if<Array>(&value); a && a->shape.size() == 3)
           trace->images[field] = {a->shape[0], a->shape[1]};
-    pipeline_.apply(sample, position, places, trace);
+    pipeline_.apply(sample, position, places, trace, index);
     for (auto& [field, known] : spec()) {
       auto it = sample.find(field);
       CHECK(it != sample.end(), "field '{}' is missing after all ops", field);
@@ -49,6 +49,15 @@ Sample Dataset::get(int64_t index, int64_t position, const Places* places, Trace
   }
 }
 
+Classes Dataset::classes(const Spec& spec, const std::string& field,
+                         const OpenContext& context) const {
+  try {
+    return read_classes(*source_, spec, field, context.threads, context.token);
+  } catch (const base::Error& e) {
+    base::fail(e.code(), "data.{}: {}", name_, e.what());
+  }
+}
+
 std::unique_ptr<Dataset> open_dataset(const Sections& sections, const Tokenizers& tokenizers,
                                       const std::string& name, const OpenContext& context) {
   try {
@@ -58,11 +67,17 @@ std::unique_ptr<Dataset> open_dataset(const Sections& sections, const Tokenizers
     // Checks the string and opens tokenizers first: both fail faster than indexing a source.
     Pipeline pipeline(preprocess, options->spec(), {.tokenizers = &tokenizers, .open = true},
                       context.seed);
-    if (!context.bytes_field.empty()) pipeline.leave_bytes(context.bytes_field);
+    for (const std::string& field : context.bytes_fields)
+      if (pipeline.spec().contains(field)) pipeline.leave_bytes(field);
     const DataOptions& own = sections.data.at(name);
-    return std::make_unique<Dataset>(
-        name, subset_of(options->open(context), own.limit, own.skip, uint64_t(own.limit_seed)),
-        std::move(pipeline), context.limits);
+    return std::make_unique<Dataset>(name,
+                                     subset_of(options->open(context), own.part,
+                                               [&](const Source& source) {
+                                                 return read_classes(
+                                                     source, options->spec(), own.class_field,
+                                                     context.threads, context.token);
+                                               }),
+                                     std::move(pipeline), context.limits);
   } catch (const base::Error& e) {
     base::fail(e.code(), "data.{}: {}", name, e.what());
   }

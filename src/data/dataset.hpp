@@ -11,6 +11,7 @@
 #include "data/ops/pipeline.hpp"
 #include "data/options.hpp"
 #include "data/sources/source.hpp"
+#include "data/stream/classes.hpp"
 
 namespace data {
 
@@ -25,6 +26,8 @@ class Dataset {
   std::string key(int64_t index) const { return source_->key(index); }
   std::string summary() const { return source_->summary(); }
   uint64_t fingerprint() const { return source_->fingerprint(); }
+  // read_classes of the set's source, whose fields before any op are `spec`.
+  Classes classes(const Spec& spec, const std::string& field, const OpenContext& context) const;
   // Pipeline::tokenize of the set's ops, for texts that are no samples of the set.
   bool tokenize(const std::string& field, const std::string& text, std::vector<int32_t>& ids,
                 int32_t& padding) const {

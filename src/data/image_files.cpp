@@ -87,7 +87,8 @@ std::unique_ptr<Dataset> open_images(const Sections& sections, const Tokenizers&
     CHECK(options, "no source options");
     Pipeline pipeline(sections.preprocess_of(name), options->spec(),
                       {.tokenizers = &tokenizers, .open = false}, context.seed);
-    if (context.bytes_field == field) pipeline.leave_bytes(field);
+    const std::vector<std::string>& bytes = context.bytes_fields;
+    if (std::find(bytes.begin(), bytes.end(), field) != bytes.end()) pipeline.leave_bytes(field);
     const std::string from = pipeline.keep_only(field);
     const auto input = pipeline.input().find(from);
     if (input == pipeline.input().end() || input->second.kind != FieldSpec::Kind::bytes)

@@ -37,13 +37,33 @@ void DataOptions::bind(config::Table& t) {
         "\"\": none")
       .check(
           [this] { return is_reference(preprocess) ? std::string() : syntax_problem(preprocess); });
-  t.key("limit", limit, "number of samples to use, drawn by limit_seed; 0 = all").min(0);
-  t.key("skip", skip,
+  t.key("limit", part.limit, "number of samples to use, drawn by limit_seed; 0 = all").min(0);
+  t.key("skip", part.skip,
         "number of drawn samples to leave out first; with one limit_seed, these and the rest share "
         "no sample")
       .min(0);
-  t.key("limit_seed", limit_seed, "draws the samples for limit and skip; independent of run.seed")
-      .min(0);
+  t.key("fraction", part.fraction, "share of the samples to use, instead of limit; 0 = all")
+      .min(0)
+      .max(1);
+  t.key("skip_fraction", part.skip_fraction,
+        "share of the drawn samples to leave out first, instead of skip")
+      .min(0)
+      .max(1);
+  t.choice(
+      "limit_per", part.per_class, {{"set", false}, {"class", true}},
+      "what limit, skip and the fractions are of: set: the whole set; class: each class, so "
+      "that limit gives equally many samples of all classes, and a fraction keeps their shares");
+  t.key("class_field", class_field,
+        "field of the source, before any op, that holds the class: a whole number or a text; for "
+        "limit_per = \"class\" and train.shuffle = \"classes\"");
+  t.key("limit_seed", part.seed, "draws the samples of a part; independent of run.seed").min(0);
+  const bool counts = part.limit > 0 || part.skip > 0;
+  if (counts && (part.fraction > 0 || part.skip_fraction > 0))
+    t.error(part.fraction > 0 ? "fraction" : "skip_fraction",
+            "there are limit or skip too: give counts or fractions");
+  if (part.skip_fraction + part.fraction > 1 + 1e-9)
+    t.error("skip_fraction", fmt::format("{} and fraction = {} are more than the whole",
+                                         part.skip_fraction, part.fraction));
 }
 
 void TokenizerOptions::bind(config::Table& t) {

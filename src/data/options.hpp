@@ -13,6 +13,7 @@
 #include "data/array.hpp"
 #include "data/bad_sample.hpp"
 #include "data/sources/source.hpp"
+#include "data/stream/subset.hpp"
 #include "data/tokenizers/tokenizer.hpp"
 
 namespace data {
@@ -22,7 +23,8 @@ struct DataOptions {
   std::string kind = "webdataset";
   std::shared_ptr<config::Table::Variant> source;  // SourceOptions of that kind
   std::string preprocess;
-  int64_t limit = 0, skip = 0, limit_seed = 0;
+  Part part;
+  std::string class_field = "label";
   void bind(config::Table& t);
   const SourceOptions* source_options() const {
     return dynamic_cast<const SourceOptions*>(source.get());

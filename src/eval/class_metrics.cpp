@@ -32,9 +32,11 @@ ClassCounts count_classes(const float* scores, const float* targets, int64_t cla
   return counts;
 }
 
-std::optional<double> average_precision(const float* scores, const float* targets, int64_t n) {
+template <class Score>
+std::optional<double> average_precision(const Score* scores, const float* targets, int64_t n,
+                                        Precision kind) {
   struct Image {
-    float score;
+    Score score;
     bool shows;
   };
   std::vector<Image> images;
@@ -56,12 +58,15 @@ std::optional<double> average_precision(const float* scores, const float* target
     recall.push_back(hits / shown);
     precision.push_back(hits / double(i + 1));
   }
-  for (size_t i = precision.size() - 1; i > 0; --i)
+  for (size_t i = precision.size() - 1; i > 0 && kind == Precision::largest_from_here; --i)
     precision[i - 1] = std::max(precision[i - 1], precision[i]);
   double sum = 0;
   for (size_t i = 0; i < recall.size(); ++i)
     sum += (recall[i] - (i ? recall[i - 1] : 0)) * precision[i];
   return sum;
 }
+
+template std::optional<double> average_precision(const float*, const float*, int64_t, Precision);
+template std::optional<double> average_precision(const double*, const float*, int64_t, Precision);
 
 }  // namespace eval

@@ -20,10 +20,17 @@ struct ClassCounts {
 ClassCounts count_classes(const float* scores, const float* targets, int64_t classes,
                           const std::vector<int64_t>& k);
 
+// The precision that counts at a step in recall: the largest one at this recall or a larger one, as
+// PASCAL VOC from 2010 on and VISSL's meter define it, or that of this recall alone, as
+// scikit-learn's average_precision_score does.
+enum class Precision { largest_from_here, of_each_recall };
+
 // Returns the average precision of one class over n images, or nothing if no image shows it. The
 // images enter by falling score, equal scores together, so their order has no influence. It is the
-// sum over the images that show the class of (step in recall) * (largest precision at this recall
-// or a larger one), as PASCAL VOC from 2010 on and VISSL's meter define it. NaN if a score is NaN.
-std::optional<double> average_precision(const float* scores, const float* targets, int64_t n);
+// sum over the images that show the class of (step in recall) * precision. NaN if a score is NaN.
+// Score: float or double.
+template <class Score>
+std::optional<double> average_precision(const Score* scores, const float* targets, int64_t n,
+                                        Precision precision = Precision::largest_from_here);
 
 }  // namespace eval

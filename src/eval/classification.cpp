@@ -332,18 +332,26 @@ std::unique_ptr<models::ForwardPass> make_class_pass(const models::Model& model,
   return classifier->make_classify_pass();
 }
 
-// Returns the fields of the data set if the options change them; nothing otherwise.
+// Returns the fields of the data set, unless they are those that the model is trained on: images,
+// and labels or targets.
 std::optional<Features> class_features(const models::Model& model,
                                        const ClassificationOptions& options) {
-  if (options.targets.empty() && !options.masked()) return std::nullopt;
+  auto* classifier = dynamic_cast<const models::Classifier*>(&model);
+  if (!classifier) return std::nullopt;
   Features features = model.features();
-  if (!options.targets.empty()) {
-    const int64_t classes = features["label"].below;
-    features.erase("label");
-    features[options.targets] = {
-        .type = device::DType::f32, .shape = {classes}, .key = "model.num_classes"};
-  }
-  if (options.skip_unlabelled) features["label"].below = 0;
+  const bool trains_on_labels = features.contains("label") && features["label"].below > 0;
+  if (trains_on_labels && options.targets.empty() && !options.masked()) return std::nullopt;
+  std::erase_if(features, [](const auto& feature) { return feature.first != "image"; });
+  if (!options.targets.empty())
+    features[options.targets] = {.type = device::DType::f32,
+                                 .shape = {classifier->num_classes()},
+                                 .key = "model.num_classes"};
+  else
+    features["label"] = {.type = device::DType::i32,
+                         .shape = {},
+                         .key = "model.kind",
+                         .below = options.skip_unlabelled ? 0 : classifier->num_classes(),
+                         .limit_key = "model.num_classes"};
   if (!options.mask.empty())
     features[options.mask] = {.type = device::DType::i32, .shape = {}, .key = "mask"};
   return features;

@@ -48,6 +48,7 @@ struct Context {
   // Keeps results of examples between attempts; null: nothing is kept. Each way through examples is
   // a stage.
   Journal* journal = nullptr;
+  int threads = 1;  // for arithmetic outside the model
 };
 
 struct Result {

@@ -3,22 +3,15 @@
 // share of test images whose class a probe predicts. All ranks embed both sets. The features of the
 // training set are gathered by position; then each rank fits some of the probes, and each predicts
 // the classes of its own test images. The result is the same on any number of ranks.
-#include <unistd.h>
-
 #include <algorithm>
-#include <bit>
 #include <limits>
 
-#include "base/memory_limit.hpp"
-#include "data/stream/host_batch.hpp"
-#include "eval/evaluator.hpp"
+#include "eval/labelled_features.hpp"
 #include "eval/linear_probe.hpp"
-#include "models/embedder.hpp"
 
 namespace eval {
 namespace {
 
-constexpr int64_t kMaxClasses = 1'000'000;
 constexpr double kNotANumber = std::numeric_limits<double>::quiet_NaN();
 
 struct FewshotOptions : config::Table::Variant {
@@ -35,15 +28,6 @@ struct FewshotOptions : config::Table::Variant {
   int64_t shots_of(int64_t probe) const { return shots[size_t(probe / seeds)]; }
   uint64_t seed_of(int64_t probe) const { return uint64_t(probe % seeds); }
 };
-
-template <class T>
-std::string problem_of_list(const std::vector<T>& list) {
-  if (list.empty()) return "names no number";
-  for (const T& value : list)
-    if (std::count(list.begin(), list.end(), value) > 1)
-      return fmt::format("{} is there twice", value);
-  return "";
-}
 
 void FewshotOptions::bind(config::Table& t) {
   const auto may = config::OnResume::may_change;
@@ -74,56 +58,6 @@ void FewshotOptions::bind(config::Table& t) {
       .on_resume(may);
 }
 
-// Calls visit(position, features, label) for each example of the set that this rank embeds. `visit`
-// adds the example to the journal, and `restore` gets the examples that the journal has. Returns
-// false if the run must stop.
-template <class Visit>
-bool embed(const Context& context, const data::Dataset& set, const std::string& stage,
-           const Journal::Take& restore, const Visit& visit) {
-  auto& pass = dynamic_cast<models::EmbedPass&>(*context.pass);
-  const Rounds rounds(context, set, stage, restore);
-  const int64_t width = pass.taps().at(0).count();
-  std::vector<float> features(size_t(context.batch * width));
-  auto loader = rounds.loader(context, [](int64_t p) { return p; });
-  for (int64_t round = 0; round < rounds.count(); ++round) {
-    if (context.interrupted()) return false;
-    data::BatchPtr batch = loader->next();
-    const models::HostBatch host = data::host_batch(*batch, rounds.first(round));
-    context.forward(
-        [&](const models::Inputs& into) { pass.prepare(host, into); },
-        [&](nn::Context& ctx, const models::Inputs& in) { pass.run(ctx, in, {features.data()}); });
-    const device::View label = host.features.at("label");
-    for (int64_t i = 0; i < host.examples && rounds.first(round) + i < set.size(); ++i) {
-      const int32_t c = label.i32()[i];
-      if (c < 0 || c >= kMaxClasses)
-        base::fail(base::Exit::data, "[data.{}]: label {} of {} is not in [0, {})", set.name(), c,
-                   set.key(rounds.first(round) + i), kMaxClasses);
-      visit(rounds.first(round) + i, features.data() + i * width, c);
-    }
-    if (context.journal) context.journal->write();
-  }
-  return true;
-}
-
-// The features of all training images, on every rank.
-struct Gathered {
-  std::vector<float> x;
-  LabelledRows rows;
-};
-
-// Refuses work that does not fit into the memory of this machine.
-void need_memory(const data::Dataset& set, const std::string& tap, int64_t bytes) {
-  const std::string purpose = fmt::format(
-      "the features \"{}\" of {} images and the probes on them (eval.NAME.tap, eval.NAME.shots, "
-      "data.{}.limit)",
-      tap, set.size(), set.name());
-  base::need_address_space(bytes, purpose);
-  const int64_t memory = int64_t(::sysconf(_SC_PHYS_PAGES)) * int64_t(::sysconf(_SC_PAGESIZE));
-  if (bytes > memory)
-    base::fail(base::Exit::mesh, "{} need {} MiB on each rank, and this machine has {} MiB",
-               purpose, bytes >> 20, memory >> 20);
-}
-
 class Fewshot : public Evaluator {
  public:
   explicit Fewshot(const FewshotOptions& options) : options_(options) {}
@@ -135,11 +69,11 @@ class Fewshot : public Evaluator {
 
   Result run(const Context& context) override {
     const data::Dataset& train = *context.further.at("train_data");
-    Gathered gathered;
+    FeatureTable table;
     std::vector<Fitted> fitted;
     std::vector<double> hits(size_t(options_.probes()) + 1, 0.0);
-    if (!gather(context, train, gathered) || !fit(context, train, gathered.rows, fitted) ||
-        !test(context, fitted, hits))
+    if (!gather_features(context, train, "images for probes", 1, answer_label, 0, table) ||
+        !fit(context, train, labelled_rows(table), fitted) || !test(context, fitted, hits))
       return {.values = {}, .examples = 0, .interrupted = true};
     return result(context.dataset.size(), fitted, hits);
   }
@@ -150,45 +84,13 @@ class Fewshot : public Evaluator {
     double l2 = 0;
   };
 
-  bool gather(const Context& context, const data::Dataset& train, Gathered& out) const {
-    const int64_t width = dynamic_cast<models::EmbedPass&>(*context.pass).taps().at(0).count();
-    const int64_t n = train.size();
-    need_memory(train, options_.tap, n * width * int64_t(sizeof(float)));
-    out.x.assign(size_t(n * width), 0.0f);
-    std::vector<double> labels(size_t(n), 0.0);
-    // The journal keeps the features of an image and its label, whose bits are those of a float.
-    std::vector<float> kept(size_t(width) + 1);
-    auto place = [&](int64_t position) {
-      std::copy_n(kept.begin(), width, out.x.begin() + position * width);
-      labels[size_t(position)] = std::bit_cast<int32_t>(kept.back());
-    };
-    const bool complete = embed(
-        context, train, "images for probes",
-        [&](int64_t position, std::string_view bytes) {
-          copy_values(bytes, std::span(kept));
-          place(position);
-        },
-        [&](int64_t position, const float* x, int32_t label) {
-          // x + 0 turns -0 into 0, as a sum over ranks does.
-          for (int64_t f = 0; f < width; ++f) kept[size_t(f)] = x[f] + 0.0f;
-          kept.back() = std::bit_cast<float>(label);
-          place(position);
-          if (context.journal) context.journal->add(position, std::span<const float>(kept));
-        });
-    if (!complete) return false;
-    share_values(context.world, out.x);
-    share_values(context.world, labels);
-    out.rows = {out.x.data(), width, {labels.begin(), labels.end()}, 0};
-    out.rows.classes = 1 + int64_t(*std::max_element(labels.begin(), labels.end()));
-    return true;
-  }
-
   // Fits the probes, each on one rank.
   bool fit(const Context& context, const data::Dataset& train, const LabelledRows& rows,
            std::vector<Fitted>& out) const {
     const int64_t width = rows.features, classes = rows.classes, n = options_.probes();
     const int64_t weights = (width + 1) * classes, numbers = 1 + 2 * width + weights;
-    need_memory(train, options_.tap, bytes_of_fit(rows) + 2 * 8 * n * numbers);
+    need_feature_memory(context, train, "eval.NAME.shots, ",
+                        bytes_of_fit(rows) + 2 * 8 * n * numbers);
     std::vector<double> all(size_t(n * numbers), 0.0);
     auto part = [&](int64_t probe) {
       return std::span(all.begin() + probe * numbers, size_t(numbers));
@@ -254,15 +156,20 @@ class Fewshot : public Evaluator {
           copy_values(bytes, std::span(of_image));
           count();
         },
-        [&](int64_t position, const float* x, int32_t label) {
-          of_image.back() = 0;
-          for (size_t p = 0; p < fitted.size(); ++p) {
-            const int64_t predicted = fitted[p].probe.predict(x, scores);
-            of_image[p] = predicted == int64_t(label);
-            of_image.back() += predicted < 0;
+        [&](const Embedded& images) {
+          for (int64_t i = 0; i < images.count; ++i) {
+            const float* x = images.features + i * feature_count(context);
+            const int64_t label = label_of(context.dataset, images.batch, i);
+            of_image.back() = 0;
+            for (size_t p = 0; p < fitted.size(); ++p) {
+              const int64_t predicted = fitted[p].probe.predict(x, scores);
+              of_image[p] = predicted == label;
+              of_image.back() += predicted < 0;
+            }
+            count();
+            if (context.journal)
+              context.journal->add(images.first + i, std::span<const double>(of_image));
           }
-          count();
-          if (context.journal) context.journal->add(position, std::span<const double>(of_image));
         });
     if (complete) share_values(context.world, hits);  // whole numbers, so the sum is exact
     return complete;
@@ -334,8 +241,7 @@ Registered fewshot_row() {
       },
       [](const models::Model& model,
          const config::Table::Variant& options) -> std::unique_ptr<models::ForwardPass> {
-        auto* embedder = dynamic_cast<const models::Embedder*>(&model);
-        return embedder ? embedder->make_embed_pass({fewshot_options(options).tap}) : nullptr;
+        return make_tap_pass(model, fewshot_options(options).tap);
       },
       [](const config::Table::Variant& options) {
         return std::map<std::string, std::string>{

@@ -7,28 +7,13 @@
 
 #include "base/error.hpp"
 #include "base/numpy_random.hpp"
+#include "eval/dense.hpp"
 
 namespace eval {
 namespace {
 
 constexpr double kConstant = 100;  // the feature that takes the place of a bias
 constexpr double kLeastDeviation = 1e-5;
-
-// Returns the product of two vectors. Eight sums let the compiler use vector instructions; their
-// order is fixed.
-double dot(const double* a, const double* b, int64_t n) {
-  double sums[8] = {};
-  const int64_t whole = n / 8 * 8;
-  for (int64_t i = 0; i < whole; i += 8)
-    for (int64_t k = 0; k < 8; ++k) sums[k] += a[i + k] * b[i + k];
-  for (int64_t i = whole; i < n; ++i) sums[i - whole] += a[i] * b[i];
-  return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
-}
-
-// y += factor * x
-void add_scaled(double* y, double factor, const double* x, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) y[i] += factor * x[i];
-}
 
 // Returns the lower triangle of A A' in row-major order; A is [rows, columns]. The upper triangle
 // is zero.

@@ -5,7 +5,10 @@ namespace eval {
 
 // One row for each evaluator: src/eval/NAME.cpp ends in NAME_row().
 #define EVALUATORS(ROW) \
-  ROW(captioning) ROW(classification) ROW(fewshot) ROW(perplexity) ROW(retrieval) ROW(scoring)
+  ROW(captioning)       \
+  ROW(classification)   \
+  ROW(fewshot)          \
+  ROW(knn) ROW(low_shot) ROW(perplexity) ROW(probes) ROW(retrieval) ROW(scoring) ROW(svm)
 
 REGISTRY(registry, Registered, "evaluator", EVALUATORS)
 
@@ -71,9 +74,7 @@ std::optional<Features> features_of(const EvalOptions& options, const std::strin
 }
 
 Features labelled_images(const models::Model& model, const std::string& key) {
-  Features features;
-  for (const auto& [name, feature] : model.features())
-    if (name == "image") features[name] = feature;
+  Features features = {{"image", model.single_image()}};
   features["label"] = {.type = device::DType::i32, .shape = {}, .key = key};
   return features;
 }

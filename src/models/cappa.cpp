@@ -332,7 +332,7 @@ std::unique_ptr<ScorePass> Cappa::make_score_pass() const {
 }
 std::vector<Tap> Cappa::taps() const { return vit_taps(encoder_.config()); }
 std::unique_ptr<EmbedPass> Cappa::make_embed_pass(const std::vector<std::string>& taps) const {
-  return make_vit_embed_pass({encoder_, nullptr, inputs().front()}, taps);
+  return make_vit_embed_pass({encoder_, inputs().front()}, taps);
 }
 std::unique_ptr<PairScorePass> Cappa::make_pair_score_pass() const {
   return models::make_pair_score_pass(

@@ -2,13 +2,13 @@
 #include "models/classifier.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <numeric>
+#include <optional>
 
 #include "kernels/loss_sums.hpp"
-#include "kernels/mix_images.hpp"
-#include "models/embed_pass.hpp"
+#include "models/block_scope.hpp"
+#include "models/trunk_embed_pass.hpp"
 
 namespace models {
 
@@ -18,19 +18,18 @@ using Columns = kernels::LossColumns;
 
 ClassifierModel::ClassifierModel(const ClassifierOptions& options, const MemoryOptions& memory)
     : options_(options),
-      encoder_(options.vit_config(), memory.recompute, list_),
-      pooling_(options.pooling(), memory.recompute, list_) {
-  const int64_t width = options.vit().size.width, classes = options.num_classes;
+      mixing_(options.mixup, options.image_size, options.image_size),
+      objective_(options, options.num_classes),
+      trunk_(make_trunk(options.trunk, options.image_size, options.image_size, memory.recompute,
+                        list_)) {
+  const int64_t width = trunk_->width(), classes = options.num_classes;
   head_block_ = list_.begin_block("head");
   head_ = {.in = width, .out = classes};
   head_.kernel = list_.add_operand("head/kernel", {width, classes}, ParameterList::zeros());
   head_.bias = list_.add("head/bias", {classes}, ParameterList::constant(options.init_head_bias));
 }
 
-std::vector<std::string> ClassifierModel::patch_tables() const {
-  if (!options_.vit().learned_positions) return {};
-  return {"encoder/pos_embedding"};
-}
+std::vector<std::string> ClassifierModel::patch_tables() const { return trunk_->patch_tables(); }
 
 std::map<std::string, FeatureSpec> ClassifierModel::features() const {
   return {{"image",
@@ -38,137 +37,91 @@ std::map<std::string, FeatureSpec> ClassifierModel::features() const {
             .shape = {options_.image_size, options_.image_size, 3},
             .key = "model.image_size",
             .pixels = true}},
-          {"label",
-           {.type = DType::i32,
-            .shape = {},
-            .key = "model.kind",
-            .below = options_.num_classes,
-            .limit_key = "model.num_classes"}}};
+          objective_.feature()};
 }
 
-double ClassifierModel::uniform_loss() const {
-  const double n = double(options_.num_classes);
-  if (options_.loss == kernels::ClassLoss::softmax) return std::log(n);
-  // Each class is given the probability 1 / n.
-  return n > 1 ? std::log(n) - (n - 1) * std::log1p(-1 / n)
-               : std::numeric_limits<double>::quiet_NaN();
-}
+double ClassifierModel::uniform_loss() const { return objective_.uniform_loss(); }
 
 void ClassifierModel::take_bytes(const kernels::PixelRange& range) {
   bytes_ = true;
   range_ = range;
-  encoder_.take_bytes(range);
+  trunk_->take_bytes(range);
 }
 
 int64_t ClassifierModel::sum_columns() const { return Columns::count; }
 
-std::vector<Measure> ClassifierModel::measures() const {
-  const char* unit =
-      options_.loss == kernels::ClassLoss::softmax ? "nats" : "nats over all classes";
-  return {{"loss", unit,
-           "cross-entropy of this step's batch before the update, smoothing and mixup included",
-           Columns::loss},
-          {"accuracy", "1",
-           "share of this step's batch whose own class is the most likely one; a blend has the "
-           "class of its larger share",
-           Columns::examples_first}};
-}
+std::vector<Measure> ClassifierModel::measures() const { return objective_.measures(); }
 
 std::string ClassifierModel::changing_arguments() const {
-  return encoder_.drops() ? "dropout draws other numbers in each pass" : "";
+  const std::string reason = trunk_->changing_arguments();
+  return reason.empty() ? objective_.changing_arguments() : reason;
 }
 
 int64_t ClassifierModel::forward_flops() const {
-  return encoder_.forward_flops() + pooling_.forward_flops() + 2 * head_.in * head_.out;
+  const ImageGroup group = images();
+  return trunk_->forward_flops({&group, 1}) + 2 * head_.in * head_.out;
+}
+
+int64_t ClassifierModel::input_flops() const {
+  const ImageGroup group = images();
+  return trunk_->input_flops({&group, 1});
 }
 
 // ---------------------------------------------------------------- inputs
 
 std::vector<InputSpec> ClassifierModel::inputs(bool train) const {
-  std::vector<InputSpec> specs = {{"image", bytes_ ? DType::u8 : DType::f32, pixels()},
-                                  {"label", DType::i32, 1}};
-  if (train && mixes())
-    specs.insert(specs.end(), {{"other_label", DType::i32, 1}, {"share", DType::f32, 1}});
+  std::vector<InputSpec> specs = {{"image", bytes_ ? DType::u8 : DType::f32, pixels()}};
+  auto add = [&specs](const std::vector<InputSpec>& more) {
+    specs.insert(specs.end(), more.begin(), more.end());
+  };
+  if (train) {
+    add(objective_.inputs(mixing_.on()));
+    add(mixing_.inputs());
+  } else {
+    add({{"label", DType::i32, 1}});
+  }
   return specs;
 }
 
-// If T has Student's distribution with 2p degrees of freedom (Bailey 1994), 1/2 (1 + T / sqrt(2p +
-// T^2)) has the distribution Beta(p, p). |T| gives the larger share.
-float mixup_share(base::Stream stream, double p) {
-  const double u = 1 - stream.uniform64(0), angle = 2 * M_PI * stream.uniform64(1);
-  const double cosine = std::cos(angle),
-               square = (std::pow(u, -1 / p) - 1) * cosine * cosine;  // T^2 / 2p
-  const double share = std::isinf(square) ? 1 : 0.5 + 0.5 * std::sqrt(square / (1 + square));
-  return float(std::min(share, 1.0));
-}
-
-void ClassifierModel::check_batch(const HostBatch& batch, const Inputs& into) const {
-  const View image = batch.features.at("image"), label = batch.features.at("label");
-  const View buffer = into.at("image").host;
-  CHECK(image.count == buffer.count && label.count == batch.examples,
+void ClassifierModel::take_images(const HostBatch& batch, const Inputs& into) const {
+  const View image = batch.features.at("image"), buffer = into.at("image").host;
+  CHECK(image.count == buffer.count && image.type == buffer.type,
         "batch of {} examples does not fit the buffers", batch.examples);
-  CHECK(image.type == buffer.type && label.type == DType::i32,
-        "the batch is of other types than the buffers");
-  for (int64_t b = 0; b < batch.examples; ++b)
-    if (int32_t c = label.i32()[b]; c < 0 || c >= options_.num_classes)
-      base::fail(base::Exit::data,
-                 "label {} of the example at position {} is not in [0, {}) (model.num_classes)", c,
-                 batch.first_position + b, options_.num_classes);
+  std::memcpy(buffer.data, image.data, size_t(image.bytes()));
 }
 
 void ClassifierModel::prepare(const HostBatch& batch, bool train, base::Stream stream,
                               const Inputs& into) const {
-  check_batch(batch, into);
-  const View image = batch.features.at("image"), label = batch.features.at("label");
-  std::memcpy(into.at("image").host.data, image.data, size_t(image.bytes()));
-  std::memcpy(into.at("label").host.data, label.data, size_t(label.bytes()));
-  if (!train || !mixes()) return;
-  const base::Stream shares = stream.sub(base::stream_id("mixup"));
-  for (int64_t b = 0; b < batch.examples; ++b) {
-    into.at("other_label").host.i32()[b] =
-        label.i32()[kernels::mix_partner(b, options_.mixup.group)];
-    into.at("share").host.f32()[b] =
-        mixup_share(shares.sub(uint64_t(batch.first_position + b)), options_.mixup.p);
+  take_images(batch, into);
+  if (!train) {
+    ClassObjective::check_labels(batch, options_.num_classes, false);
+    const View label = batch.features.at("label");
+    std::memcpy(into.at("label").host.data, label.data, size_t(label.bytes()));
+    return;
   }
+  const std::vector<Mix> mixes = mixing_.draw(batch.examples, batch.first_position, stream);
+  mixing_.fill(mixes, into);
+  objective_.prepare(batch, mixes, mixing_, into);
 }
 
 // ---------------------------------------------------------------- passes
 
 // Copies the host's tables to where ops read them.
 void ClassifierModel::place(nn::Context& ctx, State& state) const {
-  encoder_.place(ctx, state.encoder);
-  pooling_.place(ctx, state.pooling);
+  if (!state.trunk) state.trunk = trunk_->make_pass();
+  const ImageGroup group = images();
+  trunk_->place(ctx, {&group, 1}, *state.trunk);
 }
 
-// Runs the encoder and pools its tokens.
-View ClassifierModel::pool(nn::Context& ctx, View image, State& state) const {
-  View tokens = encoder_.forward(ctx, image, pooling_.has_block() ? pooling_.block() : head_block_,
-                                 state.encoder);
-  return pooling_.forward(ctx, tokens, head_block_, state.pooling);
-}
-
-View ClassifierModel::mixed(nn::Context& ctx, const Inputs& inputs) const {
-  const View image = inputs.at("image").device;
-  if (!mixes()) return image;
-  View y = ctx.arena.temporary(image.count);
-  ctx.run(kernels::MixImages{.y = y,
-                             .x = image,
-                             .shares = inputs.at("share").device,
-                             .batch = ctx.batch,
-                             .count = pixels(),
-                             .group = options_.mixup.group,
-                             .range = range_});
-  return y;
+View ClassifierModel::embed(nn::Context& ctx, View image, State& state) const {
+  const ImageGroup group = images(image);
+  return trunk_->forward(ctx, {&group, 1}, head_block_, *state.trunk);
 }
 
 void ClassifierModel::forward_backward(nn::Context& ctx, const Inputs& inputs, int64_t global_batch,
                                        View sums, State& state) const {
-  if (mixes() && ctx.batch % options_.mixup.group)
-    base::fail(
-        base::Exit::mesh,
-        "model.mixup.group = {} does not divide the {} examples of a rank's pass, so partners "
-        "would be on several ranks; choose another group, train.global_batch or train.micro_batch",
-        options_.mixup.group, ctx.batch);
+  mixing_.check(ctx.batch);
+  objective_.check_pass(ctx, global_batch);
   const int64_t n = ctx.batch, classes = head_.out, width = head_.in;
   device::Arena::Mark start = ctx.arena.low();
   place(ctx, state);
@@ -180,40 +133,23 @@ void ClassifierModel::forward_backward(nn::Context& ctx, const Inputs& inputs, i
     device::Arena::Scope scope(ctx.arena);
     View loss = ctx.arena.temporary(n), hits = ctx.arena.temporary(n, DType::u8),
          d = ctx.arena.temporary(n * width);
-    View pooled;
-    {
-      device::Arena::Scope image_scope(ctx.arena);
-      pooled = pool(ctx, mixed(ctx, inputs), state);
-    }
-    backward_block(ctx, head_block_,
-                   pooling_.has_block() ? pooling_.block() : encoder_.last_block(), [&] {
-                     device::Arena::Scope head_scope(ctx.arena);
-                     View logits = ctx.arena.temporary(n * classes);
-                     head_.forward(ctx, pooled, n, logits);
-                     kernels::ClassXent xent{.logits = logits,
-                                             .labels = inputs.at("label").device,
-                                             .loss = loss,
-                                             .hits = hits,
-                                             .rows = n,
-                                             .columns = classes,
-                                             .kind = options_.loss,
-                                             .smoothing = float(options_.label_smoothing),
-                                             .scale = 1 / float(global_batch),
-                                             .loss_scale = ctx.loss_scale};
-                     if (mixes()) {
-                       xent.others = inputs.at("other_label").device;
-                       xent.shares = inputs.at("share").device;
-                     }
-                     ctx.run(xent);
-                     head_.backward(ctx, logits, pooled, n, d);
-                   });
-    View d_tokens = ctx.arena.temporary(n * encoder_.config().tokens() * width);
-    pooling_.backward(ctx, d, d_tokens, encoder_.last_block(), state.pooling);
-    encoder_.backward(ctx, d_tokens, state.encoder);
+    std::optional<device::Arena::Scope> image_scope;
+    if (!trunk_->reads_images_again()) image_scope.emplace(ctx.arena);
+    const View image = mixing_.mixed(ctx, inputs, inputs.at("image").device, range_);
+    const View pooled = embed(ctx, image, state);
+    image_scope.reset();
+    backward_block(ctx, head_block_, trunk_->last_block(), [&] {
+      device::Arena::Scope head_scope(ctx.arena);
+      View logits = ctx.arena.temporary(n * classes);
+      head_.forward(ctx, pooled, n, logits);
+      objective_.run(ctx, inputs, logits, global_batch, loss, hits);
+      head_.backward(ctx, logits, pooled, n, d);
+    });
+    trunk_->backward(ctx, d, *state.trunk);
     ctx.run(kernels::LossSums{.sums = sums,
                               .loss = loss,
                               .first = state.first,
-                              .weights = state.ones,
+                              .weights = objective_.example_weights(inputs, state.ones),
                               .flags = hits,
                               .batch = n,
                               .length = 1,
@@ -231,7 +167,7 @@ void ClassifierModel::classify(nn::Context& ctx, const Inputs& inputs, View loss
   {
     device::Arena::Scope scope(ctx.arena);
     View image = inputs.at("image").device;
-    View pooled = pool(ctx, image, state);
+    View pooled = embed(ctx, image, state);
     ForwardBlock weights(ctx, head_block_, -1);
     View x = logits.none() ? ctx.arena.temporary(n * head_.out) : logits;
     head_.forward(ctx, pooled, n, x);
@@ -254,7 +190,7 @@ void ClassifierModel::compute_logits(nn::Context& ctx, View image, View logits,
   place(ctx, state);
   {
     device::Arena::Scope scope(ctx.arena);
-    const View pooled = pool(ctx, image, state);
+    const View pooled = embed(ctx, image, state);
     ForwardBlock weights(ctx, head_block_, -1);
     head_.forward(ctx, pooled, ctx.batch, logits);
   }
@@ -336,10 +272,7 @@ class ModelsLogitsPass : public LogitsPass {
   std::string name() const override { return "logits"; }
   std::vector<InputSpec> inputs() const override { return {model_.inputs(false).front()}; }
   void prepare(const HostBatch& batch, const Inputs& into) const override {
-    const View image = batch.features.at("image"), buffer = into.at("image").host;
-    CHECK(image.count == buffer.count && image.type == buffer.type,
-          "batch of {} examples does not fit the buffers", batch.examples);
-    std::memcpy(buffer.data, image.data, size_t(image.bytes()));
+    model_.take_images(batch, into);
   }
   void run(nn::Context& ctx, const Inputs& inputs, float* logits) override {
     device::Arena::Scope scope(ctx.arena);
@@ -369,15 +302,18 @@ std::unique_ptr<LogitsPass> ClassifierModel::make_logits_pass() const {
   return std::make_unique<ModelsLogitsPass>(*this);
 }
 bool ClassifierModel::exclusive() const { return options_.loss == kernels::ClassLoss::softmax; }
-std::vector<Tap> ClassifierModel::taps() const { return vit_taps(encoder_.config()); }
+std::vector<Tap> ClassifierModel::taps() const {
+  return trunk_->taps(options_.image_size, options_.image_size);
+}
 std::unique_ptr<EmbedPass> ClassifierModel::make_embed_pass(
     const std::vector<std::string>& taps) const {
-  return make_vit_embed_pass({encoder_, &pooling_, inputs(false).front()}, taps);
+  return make_trunk_embed_pass(*trunk_, inputs(false).front(), options_.image_size,
+                               options_.image_size, taps);
 }
 
 Registered classifier_row() {
   return {
-      "classifier", "ViT and a linear head over classes, softmax or sigmoid cross-entropy",
+      "classifier", "a trunk and a linear head over classes, softmax or sigmoid cross-entropy",
       [] { return std::shared_ptr<config::Table::Variant>(std::make_shared<ClassifierOptions>()); },
       [](const config::Table::Variant& options,
          const MemoryOptions& memory) -> std::unique_ptr<Model> {

@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An image classifier: a ViT, a pooling of its tokens, a linear head over classes. Parameters have
-// the names and shapes of big_vision's ViT, all but the head's under "encoder/". Examples:
-// "encoder/Transformer/encoderblock_0/...", "encoder/cls", "encoder/MAPHead_0/probe",
-// "head/kernel".
+// An image classifier: a trunk, and a linear head over classes, "head/kernel" and "head/bias".
 #pragma once
 
 #include "models/classifier_options.hpp"
@@ -10,10 +7,6 @@
 #include "models/embedder.hpp"
 
 namespace models {
-
-// Returns the share of an image in its blend: the larger of a Beta(p, p) number and its complement,
-// as published. It is a pure function of the stream.
-float mixup_share(base::Stream stream, double p);
 
 class ClassifierModel : public Model, public Classifier, public Embedder {
  public:
@@ -33,21 +26,22 @@ class ClassifierModel : public Model, public Classifier, public Embedder {
   std::unique_ptr<LogitsPass> make_logits_pass() const override;
   bool exclusive() const override;
   std::vector<Tap> taps() const override;
+  std::string feature_tap() const override { return trunk_->feature_tap(); }
   std::unique_ptr<EmbedPass> make_embed_pass(const std::vector<std::string>& taps) const override;
   int64_t num_classes() const override { return options_.num_classes; }
   std::string changing_arguments() const override;
   int64_t forward_flops() const override;
-  int64_t input_flops() const override { return encoder_.input_flops(); }
+  int64_t input_flops() const override;
 
   // ---- parts of passes
   // The state of one pass.
   struct State {
-    Vit::Pass encoder;
-    Pooling::Pass pooling;
+    std::unique_ptr<Trunk::Pass> trunk;
     View first, ones;  // inputs of op loss_sums: index of each example's loss, its weight 1
   };
-  bool mixes() const { return options_.mixup.p > 0; }
   std::vector<InputSpec> inputs(bool train) const;
+  // Fills the buffer of images.
+  void take_images(const HostBatch& batch, const Inputs& into) const;
   // Fills the input buffers. Throws Error(Exit::data) for a label that is no class.
   void prepare(const HostBatch& batch, bool train, base::Stream stream, const Inputs& into) const;
   void forward_backward(nn::Context& ctx, const Inputs& inputs, int64_t global_batch, View sums,
@@ -60,16 +54,18 @@ class ClassifierModel : public Model, public Classifier, public Embedder {
   void compute_logits(nn::Context& ctx, View image, View logits, State& state) const;
 
  private:
-  void check_batch(const HostBatch& batch, const Inputs& into) const;
   void place(nn::Context& ctx, State& state) const;
-  View pool(nn::Context& ctx, View image, State& state) const;
-  View mixed(nn::Context& ctx, const Inputs& inputs) const;
+  View embed(nn::Context& ctx, View image, State& state) const;
   int64_t pixels() const { return options_.image_size * options_.image_size * 3; }
+  ImageGroup images(View view = {}) const {
+    return {.images = view, .height = options_.image_size, .width = options_.image_size};
+  }
 
   ClassifierOptions options_;
+  Mixing mixing_;
+  ClassObjective objective_;
   ParameterList list_;
-  Vit encoder_;
-  Pooling pooling_;
+  std::unique_ptr<Trunk> trunk_;
   int head_block_ = 0;
   nn::Linear head_;
   bool bytes_ = false;  // images come as bytes

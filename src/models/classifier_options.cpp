@@ -1,47 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/classifier_options.hpp"
 
-#include <fmt/format.h>
-
 namespace models {
-
-void VitTrunkOptions::bind(config::Table& t) {
-  auto never = config::OnResume::never;
-  size.bind(t);
-  t.choice("posemb", learned_positions, {{"learn", true}, {"sincos2d", false}},
-           "position table of the patches")
-      .on_resume(never);
-  t.choice("pool", pool, kPoolNames,
-           "how tokens become one vector: gap: their mean; tok: a class token in front of them; "
-           "map: attention of a learned probe, then an MLP")
-      .on_resume(never);
-  if (!learned_positions && size.width % 4)
-    t.error("posemb",
-            fmt::format("sincos2d needs a width divisible by 4; width is {}", size.width));
-}
-
-void TrunkOptions::bind(config::Table& t) {
-  t.kind(
-      "kind", kind, options, {"vit"},
-      [](const std::string&) -> std::shared_ptr<config::Table::Variant> {
-        return std::make_shared<VitTrunkOptions>();
-      },
-      "which trunk");
-}
-
-void MixupOptions::bind(config::Table& t) {
-  t.key("p", p,
-        "an image and its partner have shares drawn from Beta(p, p), the image the larger one; "
-        "drawn for each example from (run.seed, step, position); 0 = off")
-      .min(0)
-      .max(1000);
-  t.key("group", group,
-        "consecutive examples of the global batch that form a group; the partner of each is the "
-        "one before it in the group; must divide the examples of a rank's pass")
-      .min(2)
-      .max(1 << 20)
-      .unit("examples");
-}
 
 void ClassifierOptions::bind(config::Table& t) {
   auto never = config::OnResume::never;
@@ -56,41 +16,14 @@ void ClassifierOptions::bind(config::Table& t) {
       .min(1)
       .max(1 << 24)
       .on_resume(never);
-  t.choice("loss", loss, kClassLossNames,
-           "softmax: cross-entropy of one distribution over the classes; sigmoid: sum over the "
-           "classes of binary cross-entropies");
-  t.key("label_smoothing", label_smoothing, "share of the target given to all other classes")
-      .min(0)
-      .max(0.99);
+  bind_loss(t, num_classes);
   t.key("init_head_bias", init_head_bias,
         "initial bias of the logits; the published sigmoid runs use -10");
   t.table("mixup", mixup, "blends of two images and their labels");
   t.table("trunk", trunk, "the part that turns an image into one vector");
-  if (num_classes == 1 && (loss == kernels::ClassLoss::softmax || label_smoothing > 0))
-    t.error("num_classes",
-            loss == kernels::ClassLoss::softmax
-                ? "a softmax over 1 class has nothing to learn: use loss = \"sigmoid\""
-                : "label_smoothing needs a second class");
   if (!trunk.options) return;
-  const int64_t patch = vit().size.patch;
-  if (patch > 0 && image_size % patch)
-    t.error("image_size",
-            fmt::format("{} is not divisible by model.trunk.patch = {}", image_size, patch));
-}
-
-VitConfig ClassifierOptions::vit_config() const {
-  VitConfig config =
-      models::vit_config(vit().size, image_size, image_size, vit().learned_positions);
-  config.class_token = vit().pool == Pool::tok;
-  return config;
-}
-
-PoolingConfig ClassifierOptions::pooling() const {
-  return {.pool = vit().pool,
-          .tokens = vit_config().tokens(),
-          .width = vit().size.width,
-          .mlp = vit().size.mlp,
-          .heads = vit().size.heads};
+  if (const std::string problem = trunk.image_problem(image_size, image_size); !problem.empty())
+    t.error("image_size", problem);
 }
 
 }  // namespace models

@@ -5,53 +5,19 @@
 #include <memory>
 #include <utility>
 
-#include "kernels/class_xent.hpp"
-#include "models/pooling.hpp"
-#include "models/vit_options.hpp"
+#include "models/class_objective.hpp"
+#include "models/mixing.hpp"
+#include "models/trunk.hpp"
 
 namespace models {
 
-// A ViT that turns an image into one vector.
-inline constexpr std::pair<const char*, Pool> kPoolNames[] = {
-    {"gap", Pool::gap}, {"map", Pool::map}, {"tok", Pool::tok}};
-inline constexpr std::pair<const char*, kernels::ClassLoss> kClassLossNames[] = {
-    {"softmax", kernels::ClassLoss::softmax}, {"sigmoid", kernels::ClassLoss::sigmoid}};
-struct VitTrunkOptions : config::Table::Variant {
-  EncoderOptions size;
-  bool learned_positions = true;  // posemb
-  Pool pool = Pool::gap;
-  void bind(config::Table& t) override;
-};
-
-// The part of a model that turns an image into one vector, by kind.
-struct TrunkOptions {
-  std::string kind;
-  std::shared_ptr<config::Table::Variant> options;
-  void bind(config::Table& t);
-};
-
-// Mixup blends each image with another one of the batch, and their labels as well.
-struct MixupOptions {
-  double p = 0;       // shares are drawn from Beta(p, p); 0: no image is blended
-  int64_t group = 2;  // consecutive examples of the global batch that form a group of partners
-  void bind(config::Table& t);
-};
-
-struct ClassifierOptions : config::Table::Variant {
+struct ClassifierOptions : config::Table::Variant, ClassLossOptions {
   int64_t image_size = 224;
   int64_t num_classes = 1000;
-  kernels::ClassLoss loss = kernels::ClassLoss::softmax;
-  double label_smoothing = 0;
   double init_head_bias = 0;
   MixupOptions mixup;
   TrunkOptions trunk;
   void bind(config::Table& t) override;
-
-  const VitTrunkOptions& vit() const {
-    return dynamic_cast<const VitTrunkOptions&>(*trunk.options);
-  }
-  VitConfig vit_config() const;
-  PoolingConfig pooling() const;
 };
 
 }  // namespace models

@@ -14,10 +14,12 @@ using device::DType;
 
 constexpr const char* kPooledTap = "pre_logits";
 constexpr const char* kTokensTap = "encoded";
+
+}  // namespace
+
 std::string block_tap(int64_t block) { return fmt::format("block{:02}", block); }
 std::string mean_tap(int64_t block) { return block_tap(block) + "_mean"; }
 
-// Selects taps by their names.
 std::vector<Tap> chosen_taps(const std::vector<Tap>& all, const std::vector<std::string>& names) {
   std::vector<Tap> out;
   for (const std::string& name : names) {
@@ -36,6 +38,19 @@ std::vector<Tap> chosen_taps(const std::vector<Tap>& all, const std::vector<std:
   }
   return out;
 }
+
+void copy_features(nn::Context& ctx, View values, float* to) {
+  device::Arena::Scope scope(ctx.arena);
+  if (values.type != DType::f32) {
+    const View wide = ctx.arena.temporary(values.count);
+    ctx.run(kernels::Cast{.y = wide, .x = values});
+    values = wide;
+  }
+  if (to)
+    device::read_on_host(values, ctx.queue, [&](View v) { std::copy_n(v.f32(), v.count, to); });
+}
+
+namespace {
 
 class VitEmbedPass : public EmbedPass {
  public:
@@ -64,12 +79,11 @@ class VitEmbedPass : public EmbedPass {
     // Reads a tap, whose values are on the device, if it is one of this pass.
     auto read = [&](const std::string& tap, View values) {
       for (size_t t = 0; t < taps_.size(); ++t)
-        if (taps_[t].name == tap) copy(ctx, values, planned ? nullptr : features[t]);
+        if (taps_[t].name == tap) copy_features(ctx, values, planned ? nullptr : features[t]);
     };
     const device::Arena::Mark start = ctx.arena.low();
     device::Arena::Scope scope(ctx.arena);
     parts_.encoder.place(ctx, encoder_);
-    if (parts_.pooling) parts_.pooling->place(ctx, pooling_);
     encoder_.after_block = [&](int64_t block, View tokens) {
       read(block_tap(block), tokens);
       if (has(mean_tap(block))) {
@@ -77,14 +91,10 @@ class VitEmbedPass : public EmbedPass {
         read(mean_tap(block), mean(ctx, tokens));
       }
     };
-    const bool pools = has(kPooledTap) && parts_.pooling && parts_.pooling->has_block();
-    View tokens = parts_.encoder.forward(ctx, inputs.at("image").device,
-                                         pools ? parts_.pooling->block() : -1, encoder_);
+    const View tokens = parts_.encoder.forward(ctx, inputs.at("image").device, -1, encoder_);
     encoder_.after_block = {};
     read(kTokensTap, tokens);
-    if (has(kPooledTap))
-      read(kPooledTap,
-           parts_.pooling ? parts_.pooling->forward(ctx, tokens, -1, pooling_) : mean(ctx, tokens));
+    if (has(kPooledTap)) read(kPooledTap, mean(ctx, tokens));
     ctx.arena.pop_low(start);
   }
 
@@ -99,22 +109,9 @@ class VitEmbedPass : public EmbedPass {
         .y = y, .x = tokens, .batch = ctx.batch, .rows = vit.tokens(), .width = vit.width});
     return y;
   }
-  // Copies values of any type to `to` as f32; null on the plan back end.
-  static void copy(nn::Context& ctx, View values, float* to) {
-    device::Arena::Scope scope(ctx.arena);
-    if (values.type != DType::f32) {
-      const View wide = ctx.arena.temporary(values.count);
-      ctx.run(kernels::Cast{.y = wide, .x = values});
-      values = wide;
-    }
-    if (to)
-      device::read_on_host(values, ctx.queue, [&](View v) { std::copy_n(v.f32(), v.count, to); });
-  }
-
   EmbedParts parts_;
   std::vector<Tap> taps_;
   Vit::Pass encoder_;
-  Pooling::Pass pooling_;
 };
 
 }  // namespace

@@ -23,6 +23,10 @@ struct Tap {
   }
 };
 
+// Selects taps by their names, without repetition. Error(Exit::config) with the list of taps for a
+// name that is no tap.
+std::vector<Tap> chosen_taps(const std::vector<Tap>& all, const std::vector<std::string>& names);
+
 class EmbedPass : public ForwardPass {
  public:
   // Fills the image buffer and reads no other field of the batch.
@@ -39,6 +43,8 @@ class Embedder {
   virtual ~Embedder() = default;
   // Returns all taps; each name is there once.
   virtual std::vector<Tap> taps() const = 0;
+  // Returns the name of the tap that holds the vector which a head reads.
+  virtual std::string feature_tap() const { return "pre_logits"; }
   // Makes a pass that reads the named taps, without repetition. Its name lists them, because it is
   // another pass than one with other taps. Error(Exit::config) for a name that is no tap.
   virtual std::unique_ptr<EmbedPass> make_embed_pass(

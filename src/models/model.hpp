@@ -4,6 +4,7 @@
 // registry.cpp.
 #pragma once
 
+#include <functional>
 #include <limits>
 #include <map>
 #include <memory>
@@ -120,6 +121,28 @@ class TrainPass : public Pass {
   virtual int64_t shape_sets(int64_t /*batch*/, int64_t /*slices*/) const { return 1; }
 };
 
+// A pass whose loss couples the examples of the whole step, as contrastive losses do. A step of one
+// pass is begin_step, run, end_step. A step of several passes has two phases: embed for each of
+// them, form_loss, then run for each. ctx.pass and ctx.passes tell them apart.
+class CoupledPass : public TrainPass {
+ public:
+  // Makes room in ctx.arena, until end_step, for what all passes of a step keep.
+  virtual void begin_step(nn::Context& ctx, int64_t global_batch) = 0;
+  // Runs forward and keeps the embeddings. Layers write the next values of their states.
+  virtual void embed(nn::Context& ctx, const Inputs& inputs) = 0;
+  // Forms loss and gradients of the embeddings of all passes, and the next state of the loss.
+  virtual void form_loss(nn::Context& ctx) = 0;
+  virtual void end_step(nn::Context& ctx) = 0;
+};
+
+// A second set of weights that follows the trained ones. Passes read it as nn::Context::teacher.
+struct TeacherSpec {
+  std::vector<int> blocks;  // that passes run with it
+  // Returns the share of it that the update at a step keeps.
+  std::function<double(int64_t step, int64_t total_steps)> keep;
+  bool own_states = true;  // false: it reads the running statistics of the trained layers
+};
+
 class Model {
  public:
   virtual ~Model() = default;
@@ -130,6 +153,8 @@ class Model {
   virtual std::vector<std::string> patch_tables() const { return {}; }
   // Returns the fields that passes read, by name. They are checked against the data.
   virtual std::map<std::string, FeatureSpec> features() const = 0;
+  // Returns the field "image" of passes that read one image of each example, such as embed passes.
+  virtual FeatureSpec single_image() const { return features().at("image"); }
   // Returns the training loss of a uniform guess, to which all answers are equally likely. NaN if
   // the loss has no such value.
   virtual double uniform_loss() const { return std::numeric_limits<double>::quiet_NaN(); }
@@ -146,6 +171,7 @@ class Model {
   virtual std::vector<Measure> measures() const = 0;
 
   virtual std::unique_ptr<TrainPass> make_train_pass() const = 0;
+  virtual std::optional<TeacherSpec> teacher() const { return {}; }
   // Returns the reason why arguments of ops differ between passes of equal shapes. Training passes
   // cannot be repeated then. "" if they do not differ.
   virtual std::string changing_arguments() const { return ""; }
@@ -157,7 +183,7 @@ class Model {
   virtual int64_t input_flops() const = 0;
   // Returns the FLOPs of a step per example: each product once forward, and once for the gradient
   // of each operand.
-  int64_t train_flops() const { return 3 * forward_flops() - input_flops(); }
+  virtual int64_t train_flops() const { return 3 * forward_flops() - input_flops(); }
 };
 
 // ---- registry

@@ -2,6 +2,9 @@
 // Collects a model's parameters in the order in which they are declared.
 #pragma once
 
+#include <cmath>
+
+#include "nn/batch_norm.hpp"
 #include "nn/layers.hpp"
 #include "shard/parameter.hpp"
 
@@ -25,6 +28,25 @@ class ParameterList {
     parameters_.back().operand = true;
     return parameter;
   }
+  // Adds a state, whose next value passes write (shard::StateStore).
+  int add_state(const std::string& path, std::vector<int64_t> shape, shard::Init init) {
+    const int parameter = add(path, std::move(shape), init);
+    parameters_.back().kind = shard::ParameterKind::state;
+    return parameter;
+  }
+  // Adds a constant, which is saved and restored like all others.
+  int add_frozen(const std::string& path, std::vector<int64_t> shape, shard::Init init) {
+    const int parameter = add(path, std::move(shape), init);
+    parameters_.back().kind = shard::ParameterKind::frozen;
+    return parameter;
+  }
+  // Turns all trained parameters so far into constants.
+  void freeze() {
+    for (shard::Parameter& p : parameters_)
+      if (p.trained()) p.kind = shard::ParameterKind::frozen;
+  }
+  // Lets the optimizer bring the rows of a parameter to unit length after each update.
+  void keep_unit_rows(int parameter) { parameters_[size_t(parameter)].unit_rows = true; }
   static shard::Init zeros() { return {}; }
   static shard::Init ones() { return {.kind = shard::Init::Kind::ones}; }
   static shard::Init constant(double value) {
@@ -37,11 +59,33 @@ class ParameterList {
   static shard::Init xavier(int64_t fan_in, int64_t fan_out) {
     return {.kind = shard::Init::Kind::xavier_uniform, .fan_in = fan_in, .fan_out = fan_out};
   }
+  // Uniform in +-limit.
+  static shard::Init uniform(double limit) {
+    return {.kind = shard::Init::Kind::uniform, .value = limit};
+  }
+  // The default of torch's convolutions and products (ssl.md 1.5): uniform in +-1 / sqrt(fan_in).
+  static shard::Init uniform_fan_in(int64_t fan_in) {
+    return uniform(1 / std::sqrt(double(fan_in)));
+  }
+  static shard::Init unit_rows(shard::Init init) {
+    init.unit_rows = true;
+    return init;
+  }
 
   nn::LayerNorm layer_norm(const std::string& path, int64_t width, bool bias) {
     nn::LayerNorm n{.width = width};
     n.scale = add(path + "/scale", {width}, ones());
     if (bias) n.bias = add(path + "/bias", {width}, zeros());
+    return n;
+  }
+  // Adds a batch norm with torchvision's names (ssl.md 1.3). Its running values are states.
+  nn::BatchNorm batch_norm(const std::string& path, int64_t width, bool zero_scale = false) {
+    nn::BatchNorm n{.width = width};
+    n.scale = add(path + ".weight", {width}, zero_scale ? zeros() : ones());
+    n.bias = add(path + ".bias", {width}, zeros());
+    n.running_mean = add_state(path + ".running_mean", {width}, zeros());
+    n.running_variance = add_state(path + ".running_var", {width}, ones());
+    n.batches = add_state(path + ".num_batches_tracked", {}, zeros());
     return n;
   }
   // Adds the hidden and the output product of an MLP: Xavier kernels, biases N(0, 1e-6^2).

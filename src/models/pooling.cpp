@@ -51,7 +51,7 @@ View Pooling::forward(nn::Context& ctx, View tokens, int next_block, Pass& pass)
                               .index = pass.index,
                               .rows = ctx.batch,
                               .width = width,
-                              .source_rows = ctx.batch * config_.tokens});
+                              .source_rows = tokens.count / width});
   return y;
 }
 
@@ -124,7 +124,7 @@ void Pooling::backward(nn::Context& ctx, View d, View d_tokens, int before, Pass
                                .index = pass.index,
                                .rows = ctx.batch,
                                .width = width,
-                               .target_rows = ctx.batch * config_.tokens});
+                               .target_rows = d_tokens.count / width});
 }
 
 int64_t Pooling::forward_flops() const {

@@ -45,7 +45,12 @@ class Pooling {
 
   // Copies the host's tables to where ops read them, until the arena is popped.
   void place(nn::Context& ctx, Pass& pass) const;
-  // tokens [batch * tokens, width]; returns [batch, width].
+  // The same for tok, where images have different numbers of tokens: the row of each class token.
+  void place(View class_tokens, Pass& pass) const {
+    CHECK(config_.pool == Pool::tok);
+    pass.index = class_tokens;
+  }
+  // tokens [batch * tokens, width], or packed; returns [batch, width].
   View forward(nn::Context& ctx, View tokens, int next_block, Pass& pass) const;
   // d: gradient of forward's result, used as workspace. Writes d_tokens [batch * tokens, width].
   void backward(nn::Context& ctx, View d, View d_tokens, int before, Pass& pass) const;

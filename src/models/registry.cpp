@@ -4,7 +4,10 @@
 namespace models {
 
 // One row for each model: src/models/NAME.cpp ends in NAME_row().
-#define MODELS(ROW) ROW(cappa) ROW(classifier)
+#define MODELS(ROW) \
+  ROW(cappa)        \
+  ROW(classifier)   \
+  ROW(linear_probe) ROW(simclr) ROW(moco) ROW(swav) ROW(barlow_twins) ROW(dino) ROW(npid)
 
 REGISTRY(registry, Registered, "model", MODELS)
 

@@ -62,6 +62,7 @@ Vit::Vit(const VitConfig& config, Recompute recompute, ParameterList& list)
 }
 
 void Vit::place(nn::Context& ctx, Pass& pass) const {
+  pass.sizes.clear();
   if (positions_ < 0) pass.positions = ctx.table(true, table_);
   if (class_token_ < 0) return;
   const int64_t patches = config_.patches(), length = config_.tokens();
@@ -117,14 +118,18 @@ void Vit::embed(nn::Context& ctx, View image, View x, Pass& pass) const {
 }
 
 View Vit::forward(nn::Context& ctx, View image, int next_block, Pass& pass) const {
-  const int64_t width = config_.width, rows = ctx.batch * config_.tokens();
+  const nn::Sequences all = sequences(ctx, pass);
+  const int64_t width = config_.width, rows = all.rows.count;
   pass.start = ctx.arena.low();
   Outputs outputs(ctx, rows * width);
   View x = outputs.make(rows * width);
-  embed(ctx, image, x, pass);
+  if (pass.sizes.empty())
+    embed(ctx, image, x, pass);
+  else
+    embed_views(ctx, x, pass);
   auto count = [&](const Layer&) { return rows * width; };
   auto run = [&](const Layer& layer, Stack::Kept& kept, View y, bool save) {
-    forward_layer(ctx, layer, kept, y, save);
+    forward_layer(ctx, layer, all, kept, y, save);
     if (pass.after_block) pass.after_block(layer.mlp.layer, y);
   };
   pass.tokens = blocks_.forward(ctx, outputs, x, norm_block_, pass.blocks, count, run);
@@ -137,16 +142,15 @@ View Vit::forward(nn::Context& ctx, View image, int next_block, Pass& pass) cons
 }
 
 // y: none if only the tensors for backward are computed again.
-void Vit::forward_layer(nn::Context& ctx, const Layer& layer, Stack::Kept& kept, View y,
-                        bool save) const {
-  const int64_t length = config_.tokens(), width = config_.width, rows = ctx.batch * length;
+void Vit::forward_layer(nn::Context& ctx, const Layer& layer, const nn::Sequences& all,
+                        Stack::Kept& kept, View y, bool save) const {
+  const int64_t length = config_.tokens(), width = config_.width, rows = all.rows.count;
   const bool drop = ctx.train && drops();
   const int number = layer.mlp.layer;
   Layer::Saved& s = kept.saved;
   s.n0 = ctx.make_activation(save, rows * width);
   s.norm0 = layer.norm0.make_saved(ctx, save, rows);
   layer.norm0.forward(ctx, kept.x, rows, s.n0, s.norm0);
-  const nn::Sequences all{length, rows};
   s.attention = layer.attention.make_saved(ctx, save, all, all);
   layer.attention.forward_heads(ctx, s.n0, all, s.n0, all, kernels::Mask::full, {}, s.attention);
   s.a = ctx.make(save, rows * width);
@@ -167,8 +171,9 @@ void Vit::forward_layer(nn::Context& ctx, const Layer& layer, Stack::Kept& kept,
   }
 }
 
-void Vit::backward_layer(nn::Context& ctx, const Layer& layer, Stack::Kept& kept, View d) const {
-  const int64_t length = config_.tokens(), width = config_.width, rows = ctx.batch * length;
+void Vit::backward_layer(nn::Context& ctx, const Layer& layer, const nn::Sequences& all,
+                         Stack::Kept& kept, View d) const {
+  const int64_t length = config_.tokens(), width = config_.width, rows = all.rows.count;
   const bool drop = ctx.train && drops();
   const int number = layer.mlp.layer;
   Layer::Saved& s = kept.saved;
@@ -181,14 +186,14 @@ void Vit::backward_layer(nn::Context& ctx, const Layer& layer, Stack::Kept& kept
   layer.norm1.backward(ctx, dn, s.a, rows, s.norm1, d, Write::accumulate);
   if (drop)
     nn::dropout(ctx, dropped, d, config_.dropout, "encoder/attention", number, length * width);
-  const nn::Sequences all{length, rows};
   layer.attention.backward(ctx, dropped, s.n0, all, {}, all, kernels::Mask::full, {}, s.attention,
                            dn, {}, Write::overwrite);
   layer.norm0.backward(ctx, dn, kept.x, rows, s.norm0, d, Write::accumulate);
 }
 
 void Vit::backward(nn::Context& ctx, View d, Pass& pass) const {
-  const int64_t width = config_.width, rows = ctx.batch * config_.tokens();
+  const nn::Sequences all = sequences(ctx, pass);
+  const int64_t width = config_.width, rows = all.rows.count;
   backward_block(ctx, norm_block_, blocks_.last_block(), [&] {
     device::Arena::Scope scope(ctx.arena);
     View dx = ctx.arena.temporary(rows * width);
@@ -198,9 +203,16 @@ void Vit::backward(nn::Context& ctx, View d, Pass& pass) const {
   ctx.arena.pop_low(pass.norm_mark);
   blocks_.backward(
       ctx, stem_block_, pass.blocks,
-      [&](const Layer& layer, Stack::Kept& kept) { forward_layer(ctx, layer, kept, {}, false); },
-      [&](const Layer& layer, Stack::Kept& kept) { backward_layer(ctx, layer, kept, d); });
-  backward_block(ctx, stem_block_, -1, [&] { backward_stem(ctx, d, pass); });
+      [&](const Layer& layer, Stack::Kept& kept) {
+        forward_layer(ctx, layer, all, kept, {}, false);
+      },
+      [&](const Layer& layer, Stack::Kept& kept) { backward_layer(ctx, layer, all, kept, d); });
+  backward_block(ctx, stem_block_, -1, [&] {
+    if (pass.sizes.empty())
+      backward_stem(ctx, d, pass);
+    else
+      backward_views(ctx, d, pass);
+  });
   ctx.arena.pop_low(pass.start);
 }
 
@@ -239,9 +251,9 @@ void Vit::backward_stem(nn::Context& ctx, View d, Pass& pass) const {
   stem_.backward(ctx, d_patches, pass.patches, ctx.batch * config_.patches(), {});
 }
 
-int64_t Vit::forward_flops() const {
-  const int64_t p = config_.tokens(), e = config_.width, m = config_.mlp;
-  return input_flops() +
+int64_t Vit::forward_flops(int64_t patches) const {
+  const int64_t p = patches + config_.class_token, e = config_.width, m = config_.mlp;
+  return input_flops(patches) +
          config_.depth * (4 * 2 * p * e * e + 2 * 2 * p * p * e + 2 * 2 * p * e * m);
 }
 

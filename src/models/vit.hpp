@@ -15,6 +15,17 @@ namespace models {
 // [height * width, columns].
 std::vector<float> sincos2d(int64_t height, int64_t width, int64_t columns);
 
+// Returns the matrix [to_height * to_width, from_height * from_width] that resamples values on a
+// grid by cubic convolution (a = -0.75, as in torch), without a filter.
+std::vector<float> cubic_resampling(int64_t from_height, int64_t from_width, int64_t to_height,
+                                    int64_t to_width);
+
+// Images of one size among several: each example has `per_example`.
+struct VitViews {
+  View images{};
+  int64_t per_example = 1, height = 0, width = 0;
+};
+
 // The configuration of a ViT. A model makes it from its own keys.
 struct VitConfig {
   int64_t image_height = 0, image_width = 0;
@@ -48,9 +59,25 @@ class Vit {
   };
   using Stack = BlockStack<Layer>;
 
+  // What a pass has of the images of one size among several.
+  struct Size {
+    VitViews views;
+    int64_t grid_height = 0, grid_width = 0;
+    // f32 [patches of this size, patches]: makes its position table; none for the usual grid
+    View resampling{};
+    View positions{};  // the fixed table, if any
+    View rows{};       // i32, by patch: its row in the tokens
+    View patches{};    // rows of pixels: the stem's input
+    int64_t count() const { return grid_height * grid_width; }
+  };
   // The state of one pass, from place() to the end of its backward pass.
   struct Pass {
-    View positions;  // the fixed table, if any
+    // Several sizes of images (place_views): tokens are packed, example by example, in the order of
+    // the sizes. Empty: one size.
+    std::vector<Size> sizes;
+    View offsets;                   // i32 [images + 1]: where the tokens of each image begin
+    int64_t rows = 0, longest = 0;  // tokens of all images, and the most of an image
+    View positions;                 // the fixed table, if any
     // i32 tables for a class token. In the embedded patches it is the last row.
     //   token_sources   by token: its row in the embedded patches
     //   patch_tokens    by patch: its row in the tokens
@@ -68,25 +95,41 @@ class Vit {
 
   // Copies the host's tables to where ops read them, until the arena is popped.
   void place(nn::Context& ctx, Pass& pass) const;
-  // image: [batch, height, width, 3], f32, or u8 after take_bytes.
+  // The same for images of several sizes, which must be multiples of the patch. The context's batch
+  // is the number of images: views of all sizes of all examples.
+  void place_views(nn::Context& ctx, const std::vector<VitViews>& views, Pass& pass) const;
+  // image: [batch, height, width, 3], f32, or u8 after take_bytes. After place_views it is none,
+  // and views in pass.sizes have the images.
   View forward(nn::Context& ctx, View image, int next_block, Pass& pass) const;
   // d: gradient of forward's result, used as workspace.
   void backward(nn::Context& ctx, View d, Pass& pass) const;
   // Switches images to bytes; `range` maps each byte to its value.
   void take_bytes(const kernels::PixelRange& range) { bytes_ = range; }
 
-  int64_t forward_flops() const;
-  int64_t input_flops() const { return 2 * config_.patches() * stem_.in * config_.width; }
+  // FLOPs of an image with the usual, or another, number of patches.
+  int64_t forward_flops() const { return forward_flops(config_.patches()); }
+  int64_t forward_flops(int64_t patches) const;
+  int64_t input_flops() const { return input_flops(config_.patches()); }
+  int64_t input_flops(int64_t patches) const { return 2 * patches * stem_.in * config_.width; }
   bool drops() const { return config_.dropout > 0; }
+  int first_block() const { return stem_block_; }
   int last_block() const { return norm_block_; }
   const VitConfig& config() const { return config_; }
 
  private:
   void embed(nn::Context& ctx, View image, View x, Pass& pass) const;
   void backward_stem(nn::Context& ctx, View d, Pass& pass) const;
-  void forward_layer(nn::Context& ctx, const Layer& layer, Stack::Kept& kept, View y,
-                     bool save) const;
-  void backward_layer(nn::Context& ctx, const Layer& layer, Stack::Kept& kept, View d) const;
+  void embed_views(nn::Context& ctx, View x, Pass& pass) const;
+  void backward_views(nn::Context& ctx, View d, const Pass& pass) const;
+  View positions_of(nn::Context& ctx, const Size& size) const;
+  nn::Sequences sequences(const nn::Context& ctx, const Pass& pass) const {
+    if (!pass.sizes.empty()) return {pass.longest, pass.rows, pass.offsets};
+    return {config_.tokens(), ctx.batch * config_.tokens()};
+  }
+  void forward_layer(nn::Context& ctx, const Layer& layer, const nn::Sequences& all,
+                     Stack::Kept& kept, View y, bool save) const;
+  void backward_layer(nn::Context& ctx, const Layer& layer, const nn::Sequences& all,
+                      Stack::Kept& kept, View d) const;
 
   VitConfig config_;
   kernels::PixelRange bytes_{};

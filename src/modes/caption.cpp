@@ -164,9 +164,9 @@ void CaptionRun::stop_while_starting() {
 }
 
 void CaptionRun::open_files(const std::string& set, const std::vector<std::string>& files) {
-  const std::string bytes = recipe_.bytes_field(job_->device().kind);
+  const std::vector<std::string> bytes = recipe_.bytes_fields(job_->device().kind);
   files_ = data::open_images(recipe_.data, job_->tokenizers(), set, kImage, files,
-                             {.seed = uint64_t(recipe_.run.seed), .bytes_field = bytes});
+                             {.seed = uint64_t(recipe_.run.seed), .bytes_fields = bytes});
 }
 
 // Makes the evaluation of the deck that the engine plans for.

@@ -15,7 +15,7 @@ std::string text_of(const std::vector<int64_t>& shape) {
   return fmt::format("[{}]", fmt::join(shape, ","));
 }
 
-std::string text_of(const shard::Init& init) {
+std::string distribution(const shard::Init& init) {
   using Kind = shard::Init::Kind;
   switch (init.kind) {
     case Kind::zeros:
@@ -30,8 +30,14 @@ std::string text_of(const shard::Init& init) {
       return fmt::format("lecun_normal(fan_in={})", init.fan_in);
     case Kind::xavier_uniform:
       return fmt::format("xavier_uniform(fan_in={},fan_out={})", init.fan_in, init.fan_out);
+    case Kind::uniform:
+      return fmt::format("uniform(limit={:.4g})", init.value);
   }
   return "";
+}
+
+std::string text_of(const shard::Init& init) {
+  return (init.unit_rows ? "unit_rows " : "") + distribution(init);
 }
 
 std::string text_of(const shard::Strategy& strategy) {

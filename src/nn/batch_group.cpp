@@ -25,10 +25,36 @@ device::View add_along_tree(device::View values, int64_t rows, device::Queue& qu
 }
 
 device::View BatchGroup::sum(device::View sums, device::Queue& queue) {
-  const device::View total = add_along_tree(sums, slices_, queue);
-  mesh_.fsdp->all_reduce(total, queue).wait();
-  mesh_.replica->all_reduce(total, queue).wait();
-  return total;
+  return sum_over(ranks(), sums, slices_, {}, queue);
+}
+
+device::View BatchGroup::sum_over(int64_t ranks, device::View sums, int64_t rows, device::View room,
+                                  device::Queue& queue) {
+  const device::View total = add_along_tree(sums, rows, queue);
+  const int64_t fsdp = mesh_.shape.fsdp, width = total.count;
+  if (ranks == 1) return total;
+  CHECK(ranks > 0 && this->ranks() % ranks == 0, "sums over {} of {} ranks", ranks, this->ranks());
+  if (ranks % fsdp == 0) mesh_.fsdp->all_reduce(total, queue).wait();
+  if (ranks == this->ranks()) {
+    mesh_.replica->all_reduce(total, queue).wait();
+    return total;
+  }
+  // The ranks are a part of the mesh, so sums are gathered, and those of the part are added.
+  auto add_part = [&](int64_t gathered, int64_t mine, int64_t part) {
+    const int64_t first = mine / part * part;
+    CHECK(first + part <= gathered);
+    return add_along_tree(room.slice(first * width, part * width), part, queue);
+  };
+  if (ranks % fsdp == 0) {
+    mesh_.replica->all_gather(total, room.slice(0, mesh_.shape.replica * width), queue).wait();
+    return add_part(mesh_.shape.replica, mesh_.replica_index, ranks / fsdp);
+  }
+  if (fsdp % ranks == 0) {
+    mesh_.fsdp->all_gather(total, room.slice(0, fsdp * width), queue).wait();
+    return add_part(fsdp, mesh_.fsdp_index, ranks);
+  }
+  gather(total, room.slice(0, this->ranks() * width), queue);
+  return add_part(this->ranks(), rank(), ranks);
 }
 
 void BatchGroup::gather(device::View mine, device::View all, device::Queue& queue) {

@@ -22,13 +22,32 @@ class BatchGroup {
   BatchGroup(comm::Mesh& mesh, int64_t slices) : mesh_(mesh), slices_(slices) {}
 
   int64_t ranks() const { return mesh_.shape.ranks(); }
+  // Consecutive ranks, whose passes are consecutive examples also if a step has several passes.
+  int64_t ranks_of_replica() const { return mesh_.shape.fsdp; }
   // The position of this rank's examples among those of all ranks.
   int64_t rank() const { return mesh_.rank(); }
   int64_t slices() const { return slices_; }
+  // The ranks of a replica. Their examples of a pass are neighbours in the global batch; those of
+  // the next pass follow them.
+  int64_t replica_ranks() const { return mesh_.shape.fsdp; }
 
   // sums: f64 [slices, width], this rank's slices; overwritten. Returns the sums over the whole
   // group, f64 [width], in the first row. All ranks get the same bits.
   device::View sum(device::View sums, device::Queue& queue);
+  // The two stages of `sum` for a step of several passes, whose sums are added between them: over
+  // the ranks of this one's replica, and over the replicas. sums: f32 or f64, in place.
+  void add_in_replica(device::View sums, device::Queue& queue) {
+    mesh_.fsdp->all_reduce(sums, queue).wait();
+  }
+  void add_replicas(device::View sums, device::Queue& queue) {
+    mesh_.replica->all_reduce(sums, queue).wait();
+  }
+  int64_t replicas() const { return mesh_.shape.replica; }
+  // Returns the sums over `ranks` consecutive ranks, of which this one is a part; the first of them
+  // is a multiple of `ranks`. sums: f64 [rows, width], this rank's, overwritten; room: f64
+  // [ranks(), width], unless ranks = 1 or ranks(), which need none.
+  device::View sum_over(int64_t ranks, device::View sums, int64_t rows, device::View room,
+                        device::Queue& queue);
   // mine: [n], of any type; all: [ranks, n] in the order of examples, on every rank.
   void gather(device::View mine, device::View all, device::Queue& queue);
 

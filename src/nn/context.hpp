@@ -24,6 +24,13 @@ namespace nn {
 using device::View;
 using kernels::Write;
 
+// A second set of weights on the layout of the first, which a teacher's forward passes read.
+// `states`: the next values of its own state tensors; null if it reads the first set's.
+struct Teacher {
+  shard::WeightStore& weights;
+  shard::StateStore* states = nullptr;
+};
+
 // The arguments that all layers share in one pass over one micro-batch. There are many members so
 // that each layer takes one argument instead, and a new one changes no layer's signature.
 struct Context {
@@ -42,12 +49,36 @@ struct Context {
   device::Graphs* graphs = nullptr;  // GPUs: repeat passes, if given
   // Part of the key of a graph: fixes the arguments that shapes and the arena do not fix.
   int64_t graph_kind = 0;
-  BatchGroup* group = nullptr;          // training: the examples of all ranks' passes
-  shard::StateStore* states = nullptr;  // training: the next values of state tensors
+  BatchGroup* group = nullptr;  // training: the examples of all ranks' passes
+  // Training: the next values of state tensors. Null in a pass that repeats an earlier one of its
+  // step and in evaluations: layers then change no state.
+  shard::StateStore* states = nullptr;
+  const Teacher* teacher = nullptr;   // training: of a model that has one
+  int64_t step = 1, total_steps = 0;  // training: number of the step; of the run, 0 = not known
+  int64_t pass = 0, passes = 1;       // training: number of this pass, of those of a step
 
   // The type of activations that only feed products (precision.compute). The residual stream,
   // statistics and sums are f32.
   device::DType activation() const { return weights.operands(); }
+  // Returns the context of a forward pass of the teacher, over the same examples.
+  Context of_teacher() const {
+    CHECK(teacher, "the model has no teacher");
+    return {.queue = queue,
+            .arena = arena,
+            .weights = teacher->weights,
+            .gradients = nullptr,
+            .batch = batch,
+            .slices = slices,
+            .first_example = first_example,
+            .train = true,
+            .keep = false,
+            .group = group,
+            .states = teacher->states,
+            .step = step,
+            .total_steps = total_steps,
+            .pass = pass,
+            .passes = passes};
+  }
   View weight(int parameter) const { return weights.weight(parameter); }
   View weight_operand(int parameter) const { return weights.operand(parameter); }
   shard::GradientStore::Target gradient(int parameter) const {

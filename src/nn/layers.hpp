@@ -35,6 +35,7 @@ struct Sequences {
 struct Linear {
   int kernel = -1, bias = -1;  // [in, out], optional [out]
   int64_t in = 0, out = 0;
+  bool rows_are_outputs = false;  // the kernel is [out, in], as in torch
 
   // y [rows, out] = x [rows, in] . kernel + bias (+ residual [rows, out]). x, y, dx and dy may be
   // f32 or of the activations' type. A residual and an accumulated dx are f32. gelu [rows, out], if

@@ -15,6 +15,7 @@ kernels::Gemm Linear::product(Context& ctx, View x, Rows rows, int64_t j, View y
           .m = rows.size(ctx, j),
           .n = out,
           .k = in,
+          .trans_b = rows_are_outputs,
           .gelu = rows.slice(ctx, j, gelu, out)};
 }
 
@@ -26,7 +27,7 @@ kernels::Gemm Linear::input_product(Context& ctx, View dy, Rows rows, int64_t j,
           .m = rows.size(ctx, j),
           .n = in,
           .k = out,
-          .trans_b = true,
+          .trans_b = !rows_are_outputs,
           .write = dx_write,
           .gelu_of = rows.slice(ctx, j, gelu_of, in)};
 }
@@ -56,6 +57,21 @@ void Linear::parameter_gradients(Context& ctx, View d, View x, Rows rows) const 
 
 void Linear::parameter_gradients(Context& ctx, const Target& kernel_target,
                                  const Target& bias_target, View d, View x, int64_t rows) const {
+  const kernels::ColumnSum sums{
+      .out = bias_target.view, .x = d, .m = rows, .n = out, .write = bias_target.write};
+  if (rows_are_outputs) {
+    if (!kernel_target.view.none())
+      ctx.run(kernels::Gemm{.c = kernel_target.view,
+                            .a = d,
+                            .b = x,
+                            .m = out,
+                            .n = in,
+                            .k = rows,
+                            .trans_a = true,
+                            .write = kernel_target.write});
+    if (!bias_target.view.none()) ctx.run(sums);
+    return;
+  }
   const kernels::Gemm product{.c = kernel_target.view,
                               .a = x,
                               .b = d,
@@ -64,8 +80,6 @@ void Linear::parameter_gradients(Context& ctx, const Target& kernel_target,
                               .k = rows,
                               .trans_a = true,
                               .write = kernel_target.write};
-  const kernels::ColumnSum sums{
-      .out = bias_target.view, .x = d, .m = rows, .n = out, .write = bias_target.write};
   if (!kernel_target.view.none() && !bias_target.view.none())
     return kernels::run_with_sums(product, sums, ctx.queue);
   if (!kernel_target.view.none()) ctx.run(product);

@@ -105,6 +105,10 @@ class Adafactor : public Method {
         .slice(t.offset + t.factoring.shape.over_x(), t.factoring.shape.over_y());
   }
   kernels::AdafactorScaling scaling(const Piece& piece) const;
+  float beta2(int parameter) const {
+    return adafactor_beta2(info_.of(parameter).updates, options_.decay_offset, options_.beta2_decay,
+                           options_.beta2_cap);
+  }
 
   AdafactorOptions options_;
   device::DType momentum_type_;
@@ -112,7 +116,7 @@ class Adafactor : public Method {
   // vectors of factored tensors, whole on every rank; factors_ lives for one update
   device::Buffer moments_, factors_;
   ElementState v_, momentum_;
-  float beta2_ = 0;
+  bool measured_ = false;  // measure has updated v, so update must keep it
   StepInfo info_;
   kernels::OpList<kernels::AdafactorSums> all_sums_;
   kernels::OpList<kernels::AdafactorFactors> all_factors_;
@@ -166,16 +170,15 @@ void Adafactor::run() {
 
 void Adafactor::begin_step(const StepInfo& info, const TensorTotals& totals) {
   info_ = info;
-  beta2_ =
-      adafactor_beta2(info.step, options_.decay_offset, options_.beta2_decay, options_.beta2_cap);
+  measured_ = false;
   for (size_t p = 0; p < tensors_.size(); ++p) {
     const Tensor& t = tensors_[p];
-    if (!t.factoring.factored) continue;
+    if (!t.factoring.factored || !info.of(int(p)).updated()) continue;
     const device::View sums = totals.of(int(p));
     const int64_t x = t.factoring.shape.over_x(), y = t.factoring.shape.over_y();
     all_factors_.add({over_x(moments_, t), over_y(moments_, t), over_x(factors_, t),
                       over_y(factors_, t), sums.slice(1, x), sums.slice(1 + x, y),
-                      t.factoring.shape, info.clip, beta2_, float(options_.eps)});
+                      t.factoring.shape, info.clip, beta2(int(p)), float(options_.eps)});
   }
   all_factors_.run(fabric_.queue);
 }
@@ -183,7 +186,7 @@ void Adafactor::begin_step(const StepInfo& info, const TensorTotals& totals) {
 kernels::AdafactorScaling Adafactor::scaling(const Piece& piece) const {
   const Tensor& t = tensors_[size_t(piece.parameter)];
   kernels::AdafactorScaling s;
-  s.beta2 = beta2_;
+  s.beta2 = measured_ ? 1 : beta2(piece.parameter);
   s.eps = float(options_.eps);
   if (t.factoring.factored) {
     s.factor_over_x = over_x(factors_, t);
@@ -200,7 +203,7 @@ void Adafactor::measure(const Piece& piece, device::View, device::View gradient,
 }
 
 void Adafactor::measured(const TensorTotals& totals) {
-  beta2_ = 1;  // measure has updated v, so update must keep it
+  measured_ = true;
   for (size_t p = 0; p < tensors_.size(); ++p)
     if (trainable(int(p)))
       tensors_[p].rms = {totals.of(int(p)), fabric_.layout.parameters()[p].size,

@@ -18,10 +18,15 @@ void AdamwOptions::bind(config::Table& t) {
            {{"f32", device::DType::f32}, {"bf16", device::DType::bf16}},
            "how the mean of gradients is stored")
       .on_resume(config::OnResume::never);
+  t.key("amsgrad", amsgrad, "divide by the largest mean of squared gradients so far")
+      .on_resume(config::OnResume::never);
+  t.choice("correction", exact_correction, {{"f32", false}, {"f64", true}},
+           "precision of 1 - b^step: f32 as optax, f64 as PyTorch");
   if (b1 == 1 || b2 == 1) t.error(b1 == 1 ? "b1" : "b2", "1 would never let a gradient in");
 }
 
-float bias_correction(double b, int64_t step) {
+float bias_correction(double b, int64_t step, bool exact) {
+  if (exact) return float(1 - std::pow(b, double(step)));
   return 1.0f - float(std::pow(double(float(b)), double(step)));
 }
 
@@ -34,6 +39,8 @@ class Adamw : public Method {
         mu_(fabric, options.momentum_type, [](int) { return true; }),
         nu_(fabric, device::DType::f32, [](int) { return true; }),
         options_(options) {
+    if (options.amsgrad)
+      nu_max_ = ElementState(fabric, device::DType::f32, [](int) { return true; });
     args_.keep1 = state_coefficient(options.b1, options.momentum_type);
     args_.add1 = float(1.0 - options.b1);
     args_.keep2 = float(options.b2);
@@ -42,15 +49,18 @@ class Adamw : public Method {
     args_.eps_root = float(options.eps_root);
   }
 
-  void begin_step(const StepInfo& info, const TensorTotals&) override {
-    args_.correction1 = bias_correction(options_.b1, info.step);
-    args_.correction2 = bias_correction(options_.b2, info.step);
-  }
+  void begin_step(const StepInfo& info, const TensorTotals&) override { info_ = info; }
 
   void update(const Piece& piece, const kernels::Update& update) override {
     args_.update = update;
     args_.mu = mu_.of(piece);
     args_.nu = nu_.of(piece);
+    if (options_.amsgrad) args_.nu_max = nu_max_.of(piece);
+    if (const int64_t updates = info_.of(piece.parameter).updates; updates != corrected_) {
+      corrected_ = updates;
+      args_.correction1 = bias_correction(options_.b1, updates, options_.exact_correction);
+      args_.correction2 = bias_correction(options_.b2, updates, options_.exact_correction);
+    }
     updates_.add(args_);
   }
   void run() override {
@@ -63,12 +73,15 @@ class Adamw : public Method {
       if (!trainable(p)) continue;
       mu_.list("/optimizer/adamw/mu", p, out);
       nu_.list("/optimizer/adamw/nu", p, out);
+      if (options_.amsgrad) nu_max_.list("/optimizer/adamw/nu_max", p, out);
     }
   }
 
  private:
-  ElementState mu_, nu_;
+  ElementState mu_, nu_, nu_max_;
   AdamwOptions options_;
+  StepInfo info_;
+  int64_t corrected_ = 0;  // the number of updates that args_ corrects for
   kernels::AdamwUpdate args_;
   kernels::OpList<kernels::AdamwUpdate> updates_;
 };

@@ -6,6 +6,22 @@
 
 namespace optim {
 
+Pieces owned_pieces(const shard::Fabric& fabric) {
+  const shard::Layout& layout = fabric.layout;
+  Pieces out;
+  for (int u = 0; u < int(layout.units().size()); ++u) {
+    auto& cuts = out.emplace_back();
+    const int64_t length = layout.units()[size_t(u)].cut_length(),
+                  first = layout.owned_begin(u, fabric.mesh.fsdp_index);
+    for (int64_t c = 0; c < layout.owned_cuts(u); ++c) {
+      auto& cut = cuts.emplace_back();
+      for (const shard::Segment& s : layout.segments(u, first + c * length, length))
+        cut.push_back({u, s.parameter, s.begin, s.end, c * length + s.offset});
+    }
+  }
+  return out;
+}
+
 CutSums::CutSums(const shard::Fabric& fabric, std::vector<int64_t> widths)
     : fabric_(fabric), width_(std::move(widths)), offset_(width_.size()) {
   const auto& units = fabric.layout.units();

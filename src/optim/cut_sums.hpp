@@ -14,6 +14,9 @@
 
 namespace optim {
 
+// Returns the parts of all tensors that this rank owns, by unit and cut.
+Pieces owned_pieces(const shard::Fabric& fabric);
+
 class CutSums : public TensorTotals {
  public:
   // `widths`: numbers per parameter; 0 = none.

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "config/table.hpp"
@@ -37,9 +38,20 @@ class TensorTotals {
   virtual device::View of(int parameter) const = 0;
 };
 
+// One tensor in one step.
+struct TensorStep {
+  int64_t updates = 0;  // number of this update of the tensor, from 1; 0: its gradient is dropped
+  float rate = 0, decay = 0, schedule = 1, inner_decay = 0;  // see kernels::Update
+
+  bool updated() const { return updates > 0; }
+};
+
 struct StepInfo {
-  int64_t step = 1;      // number of the update, from 1
-  kernels::Clip clip{};  // in the queue's memory; also says if the update is applied
+  int64_t step = 1;                     // number of the update, from 1
+  kernels::Clip clip{};                 // in the queue's memory; also says if the update is applied
+  std::span<const TensorStep> tensors;  // by parameter
+
+  const TensorStep& of(int parameter) const { return tensors[size_t(parameter)]; }
 };
 
 class Method {
@@ -63,12 +75,13 @@ class Method {
   // no such pass if no tensor has such sums.
   virtual int64_t measures(int /*parameter*/) const { return 0; }
   // Queues the op that adds a piece to these sums, which were zeroed for its cut. Not called for
-  // tensors without such sums.
+  // tensors without such sums, or whose gradient is dropped.
   virtual void measure(const Piece& /*piece*/, device::View /*weights*/, device::View /*gradient*/,
                        device::View /*sums*/) {}
   virtual void measured(const TensorTotals& /*totals*/) {}
 
-  // Queues the update of a piece's weights and of their state.
+  // Queues the update of a piece's weights and of their state. Not called for tensors whose
+  // gradient is dropped.
   virtual void update(const Piece& piece, const kernels::Update& update) = 0;
 
   // Lists everything that the next update depends on besides weights and step number. The order is
@@ -92,6 +105,9 @@ struct MethodOptions : config::Table::Variant {
   // Returns the bytes of state per element of a tensor of this shape. Only differences between
   // tensors matter (shard::Unit).
   virtual int64_t element_state_bytes(const std::vector<int64_t>& /*shape*/) const { return 0; }
+  // False if the optimizer reads gradients before the update. They can then have neither decay
+  // within nor a ratio (kernels::InnerDecay).
+  virtual bool reads_gradients_once() const { return true; }
   virtual std::unique_ptr<Method> make(const shard::Fabric& fabric) const = 0;
 };
 

@@ -10,16 +10,34 @@
 
 namespace optim {
 
+namespace {
+
+std::unique_ptr<Method> make_method(const shard::Fabric& fabric, const OptimizerOptions& options,
+                                    const std::vector<ParameterPolicy>& policies) {
+  std::unique_ptr<Method> method = options.method_options().make(fabric);
+  if (!options.trust) return method;
+  std::vector<bool> scales;
+  for (const ParameterPolicy& policy : policies) scales.push_back(policy.trust);
+  return make_trust(fabric, *options.trust, scales, std::move(method));
+}
+
+}  // namespace
+
 Optimizer::Optimizer(shard::Fabric fabric, const OptimizerOptions& options,
                      std::vector<ParameterPolicy> policies, std::vector<Schedule> schedules,
                      const std::vector<std::string>& groups,
                      const std::optional<LossScaleOptions>& loss_scale)
     : fabric_(fabric),
-      factors_{options.learning_rate, options.weight_decay, options.clip_norm},
+      factors_{options.learning_rate, options.weight_decay, options.decay_form},
       policies_(std::move(policies)),
       schedules_{std::move(schedules), {}},
-      method_(options.method_options().make(fabric)),
-      scale_options_(loss_scale) {
+      method_(make_method(fabric, options, policies_)),
+      pieces_(owned_pieces(fabric)),
+      limits_{options.clip_norm, options.drop_norm,
+              options.clip_type == ClipType::infinity ? std::make_unique<InfinityNorms>(fabric)
+                                                      : nullptr,
+              loss_scale},
+      row_norms_(fabric) {
   const shard::Layout& layout = fabric.layout;
   const auto& parameters = layout.parameters();
   CHECK(policies_.size() == parameters.size(), "{} policies for {} parameters", policies_.size(),
@@ -31,21 +49,13 @@ Optimizer::Optimizer(shard::Fabric fabric, const OptimizerOptions& options,
                state = kind == shard::ParameterKind::state;
     CHECK(trained != policies_[p].frozen, "{}: frozen here, trained in its unit, or the reverse",
           parameters[p].path);
-    CHECK(policies_[p].schedule >= 0 && policies_[p].schedule < int(schedules_.list.size()),
+    const int count = int(schedules_.list.size());
+    CHECK(policies_[p].schedule >= 0 && policies_[p].schedule < count &&
+              policies_[p].decay_schedule < count,
           "{}: no schedule", parameters[p].path);
     gradient_widths.push_back(trained ? method_->sums(int(p)) : 0);
     measure_widths.push_back(trained ? method_->measures(int(p)) : 0);
     norm_widths.push_back(state ? 0 : 2);  // the norm of all parameters leaves state out
-  }
-  for (int u = 0; u < int(layout.units().size()); ++u) {
-    auto& cuts = pieces_.emplace_back();
-    const int64_t length = layout.units()[size_t(u)].cut_length(),
-                  first = layout.owned_begin(u, fabric.mesh.fsdp_index);
-    for (int64_t c = 0; c < layout.owned_cuts(u); ++c) {
-      auto& cut = cuts.emplace_back();
-      for (const shard::Segment& s : layout.segments(u, first + c * length, length))
-        cut.push_back({u, s.parameter, s.begin, s.end, c * length + s.offset});
-    }
   }
   sums_.gradients = std::make_unique<CutSums>(fabric, gradient_widths);
   if (std::any_of(measure_widths.begin(), measure_widths.end(), [](int64_t n) { return n > 0; }))
@@ -58,23 +68,7 @@ Optimizer::Optimizer(shard::Fabric fabric, const OptimizerOptions& options,
     for (size_t p = 0; p < parameters.size(); ++p)
       if (std::regex_match(parameters[p].path, re)) members.push_back(int(p));
   }
-  std::vector<int32_t> square_index;
-  for (size_t p = 0; p < parameters.size(); ++p)
-    if (gradient_widths[p] > 0)
-      square_index.push_back(base::narrow<int32_t>(sums_.gradients->offset(int(p))));
-  const device::Kind kind = fabric.queue.kind();
-  inspection_.square_index_memory = device::Buffer(
-      kind, fabric.ledger, "workspace", int64_t(square_index.size()) * size_of(device::DType::i32));
-  inspection_.square_index = inspection_.square_index_memory.view(device::DType::i32)
-                                 .slice(0, int64_t(square_index.size()));
-  device::upload(inspection_.square_index, square_index.data(), fabric.queue);
-  inspection_.memory =
-      device::Buffer(kind, fabric.ledger, "workspace",
-                     (1 + inspection_.square_index.count + 4) * size_of(device::DType::f64));
-  current_.info.clip.decided = decision();
-  inspection_.on_host = device::Fetched(kind, inspection_.memory.bytes());
-  sums_.norms_on_host = device::Fetched(kind, sums_.norms->all().bytes());
-
+  make_inspection(gradient_widths);
   for (Norms* n :
        {&report_.gradients.gradients, &report_.update.parameters, &report_.update.updates}) {
     n->per_parameter.assign(parameters.size(), 0);
@@ -83,15 +77,36 @@ Optimizer::Optimizer(shard::Fabric fabric, const OptimizerOptions& options,
   for (std::vector<float>& values : schedules_.values) values.assign(schedules_.list.size(), 0);
   report_.update.schedules.assign(schedules_.list.size(), 0);
   current_.owned.resize(layout.units().size());
-  if (scale_options_) set_scale_state({scale_options_->init, 0});
+  current_.tensors.resize(parameters.size());
+  current_.info = {.clip = {.decided = decision()}, .tensors = current_.tensors};
+  if (limits_.scale) set_scale_state({limits_.scale->init, 0});
+}
+
+void Optimizer::make_inspection(const std::vector<int64_t>& gradient_widths) {
+  std::vector<int32_t> square_index;
+  for (size_t p = 0; p < gradient_widths.size(); ++p)
+    if (gradient_widths[p] > 0)
+      square_index.push_back(base::narrow<int32_t>(sums_.gradients->offset(int(p))));
+  const device::Kind kind = fabric_.queue.kind();
+  inspection_.square_index_memory =
+      device::Buffer(kind, fabric_.ledger, "workspace",
+                     int64_t(square_index.size()) * size_of(device::DType::i32));
+  inspection_.square_index = inspection_.square_index_memory.view(device::DType::i32)
+                                 .slice(0, int64_t(square_index.size()));
+  device::upload(inspection_.square_index, square_index.data(), fabric_.queue);
+  inspection_.memory =
+      device::Buffer(kind, fabric_.ledger, "workspace",
+                     (1 + inspection_.square_index.count + 4) * size_of(device::DType::f64));
+  inspection_.on_host = device::Fetched(kind, inspection_.memory.bytes());
+  sums_.norms_on_host = device::Fetched(kind, sums_.norms->all().bytes());
 }
 
 device::View Optimizer::loss_scale() const {
-  return scale_options_ ? inspection_.loss_scale().slice(0, 1) : device::View{};
+  return limits_.scale ? inspection_.loss_scale().slice(0, 1) : device::View{};
 }
 
 Optimizer::ScaleState Optimizer::scale_state() {
-  if (!scale_options_ || fabric_.queue.kind() == device::Kind::plan) return {};
+  if (!limits_.scale || fabric_.queue.kind() == device::Kind::plan) return {};
   float state[2];
   device::download(state, inspection_.loss_scale().slice(0, 2), fabric_.queue);
   return {double(state[0]), double(state[1])};
@@ -141,28 +156,70 @@ void Optimizer::inspect(int64_t step, std::span<const OwnedUnit> units, device::
           "unit {}: {} gradients", u.unit, u.gradient.count);
     current_.owned[size_t(u.unit)] = u;
   }
+  begin(step);
   sums_.gradients->sum(
       pieces_,
-      [&](const Piece& piece, device::View sums) { method_->sum(piece, gradient(piece), sums); },
+      [&](const Piece& piece, device::View sums) {
+        if (current_.info.of(piece.parameter).updated()) method_->sum(piece, gradient(piece), sums);
+      },
       [&] { method_->run(); });
   sums_.gradients->exchange();
+  if (limits_.infinity)
+    limits_.infinity->find([this](const Piece& piece) {
+      return current_.info.of(piece.parameter).updated() ? gradient(piece) : device::View{};
+    });
+  decide(loss);
+  inspection_.on_host.fetch(
+      step, {inspection_.memory.data(), device::DType::u8, inspection_.memory.bytes()},
+      fabric_.queue);
+  current_.inspected = step;
+}
+
+// Evaluates the schedules of a step, and the numbers of each tensor that follow from them.
+void Optimizer::begin(int64_t step) {
+  current_.info.step = step;
+  std::vector<float>& schedules = schedules_.values[step];
+  for (size_t s = 0; s < schedules_.list.size(); ++s)
+    schedules[s] = schedules_.list[s].at(step - 1);
+  for (size_t p = 0; p < policies_.size(); ++p) {
+    const ParameterPolicy& policy = policies_[p];
+    const double rate = factors_.learning_rate * policy.lr_scale;
+    double decay = factors_.weight_decay * policy.decay_scale;
+    if (policy.decay_schedule >= 0) decay *= double(schedules[size_t(policy.decay_schedule)]);
+    if (factors_.decay_form == DecayForm::rate) decay *= rate;
+    const bool inner = factors_.decay_form == DecayForm::gradient;
+    current_.tensors[p] = {
+        .updates = policy.frozen ? 0 : std::max<int64_t>(0, step - policy.frozen_steps),
+        .rate = float(rate),
+        .decay = inner ? 0 : float(decay),
+        .schedule = schedules[size_t(policy.schedule)],
+        .inner_decay = inner ? float(decay) : 0};
+  }
+}
+
+void Optimizer::decide(device::View loss) {
+  const bool scaled = limits_.scale.has_value();
+  const auto bound = float(limits_.clip_norm), drop = float(limits_.drop_norm);
   kernels::run(kernels::ClipGradient{.decision = decision(),
                                      .norm = inspection_.norm(),
                                      .squares = sums_.gradients->all(),
                                      .places = inspection_.square_index,
                                      .must_be_finite = loss,
                                      .found = inspection_.squares(),
-                                     .bound = scale_options_ ? 0 : float(factors_.clip_norm)},
+                                     .largest = limits_.largest(),
+                                     .bound = scaled ? 0 : bound,
+                                     .drop = scaled ? 0 : drop},
                fabric_.queue);
   // Every rank has the same sums, so all ranks find the same overflow and change the scale alike.
-  if (scale_options_)
-    kernels::run(kernels::LossScale{decision(), inspection_.norm(), inspection_.loss_scale(),
-                                    float(factors_.clip_norm), scale_options_->rule()},
+  if (scaled)
+    kernels::run(kernels::LossScale{.decision = decision(),
+                                    .norm = inspection_.norm(),
+                                    .state = inspection_.loss_scale(),
+                                    .largest = limits_.largest(),
+                                    .bound = bound,
+                                    .drop = drop,
+                                    .rule = limits_.scale->rule()},
                  fabric_.queue);
-  inspection_.on_host.fetch(
-      step, {inspection_.memory.data(), device::DType::u8, inspection_.memory.bytes()},
-      fabric_.queue);
-  current_.inspected = step;
 }
 
 device::View Optimizer::weights(const Piece& piece) const {
@@ -174,30 +231,29 @@ device::View Optimizer::gradient(const Piece& piece) const {
 }
 
 kernels::Update Optimizer::update_of(const Piece& piece, device::View sums) const {
-  const ParameterPolicy& policy = policies_[size_t(piece.parameter)];
+  const TensorStep& tensor = current_.info.of(piece.parameter);
   kernels::Update update;
   update.weights = weights(piece);
   update.gradient = gradient(piece);
   update.sums = sums;
   update.clip = current_.info.clip;
-  update.rate = float(factors_.learning_rate * policy.lr_scale);
-  update.decay = float(factors_.weight_decay * policy.decay_scale);
-  update.schedule = schedules_.values[current_.info.step][size_t(policy.schedule)];
+  update.rate = tensor.rate;
+  update.decay = tensor.decay;
+  update.schedule = tensor.schedule;
+  update.inner.decay = tensor.inner_decay;
   return update;
 }
 
 void Optimizer::apply(int64_t step) {
   CHECK(current_.inspected == step && step >= 1, "apply of step {} needs its inspection", step);
   current_.inspected = 0;
-  current_.info.step = step;
-  for (size_t s = 0; s < schedules_.list.size(); ++s)
-    schedules_.values[step][s] = schedules_.list[s].at(step - 1);
   method_->begin_step(current_.info, *sums_.gradients);
   if (sums_.measures) {
     sums_.measures->sum(
         pieces_,
         [&](const Piece& piece, device::View sums) {
-          if (sums.count > 0) method_->measure(piece, weights(piece), gradient(piece), sums);
+          if (sums.count > 0 && current_.info.of(piece.parameter).updated())
+            method_->measure(piece, weights(piece), gradient(piece), sums);
         },
         [&] { method_->run(); });
     sums_.measures->exchange();
@@ -206,15 +262,17 @@ void Optimizer::apply(int64_t step) {
   sums_.norms->sum(
       pieces_,
       [&](const Piece& piece, device::View sums) {
-        if (fabric_.layout.units()[size_t(piece.unit)].trained())
+        if (current_.info.of(piece.parameter).updated())
           method_->update(piece, update_of(piece, sums));
         else
-          frozen_.add({sums.slice(0, 1), weights(piece)});
+          unchanged_.add({sums.slice(0, 1), weights(piece)});
       },
       [&] {
         method_->run();
-        frozen_.run(fabric_.queue);
+        unchanged_.run(fabric_.queue);
       });
+  row_norms_.normalise(
+      pieces_, [this](const Piece& piece) { return weights(piece); }, decision());
   sums_.norms->exchange();
   sums_.norms_on_host.fetch(step, sums_.norms->all(), fabric_.queue);
 }
@@ -227,8 +285,8 @@ const Report& Optimizer::report(int64_t step) {
   const auto* decided =
       reinterpret_cast<const float*>(gradient_squares + inspection_.square_index.count);
   const float* scales = decided + 4;
-  const double scale = scale_options_ ? double(scales[2]) : 1;
-  if (scale_options_) {
+  const double scale = limits_.scale ? double(scales[2]) : 1;
+  if (limits_.scale) {
     report_.gradients.loss_scale = scale;
     report_.gradients.next_loss_scale = double(scales[0]);
   }

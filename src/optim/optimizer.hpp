@@ -3,8 +3,11 @@
 //
 // optim holds optimizers, schedules and the parts that they share: rules that give each parameter
 // its scales, norms, clipping, and the order of transformations. The order is big_vision's: clip by
-// the global norm, optimizer, learning rate, + weight decay, schedule, sign. optim sees owned
-// ranges of units and logical tensors. It knows no models, batches or losses.
+// the global norm, optimizer, learning rate, + weight decay, schedule, sign. PyTorch's order has
+// the decay within the gradient, and LARC's ratio there (optimizer.decay_form, optimizer.trust). A
+// rule may drop the gradient of a tensor until a step: no update, no state, no share in norms.
+// Last, rows are normalised (shard::Parameter::unit_rows). optim sees owned ranges of units and
+// logical tensors. It knows no models, batches or losses.
 //
 // Use per step: inspect(step, units, loss) decides from gradients and loss how gradients are
 // clipped and if the step is applied. apply(step) updates. The decision stays on the device: if a
@@ -19,6 +22,7 @@
 //   adafactor/{v_row,v_col,v}/PATH   1/0/0/{1,2,3}/PATH, where unused ones are [1] zeros
 //   adafactor/momentum/PATH          1/0/2/1/PATH
 //   adamw/{mu,nu}/PATH               1/0/{1,2}/PATH
+//   adamw/nu_max/PATH, lion/mu/PATH, sgd/trace/PATH: none
 //   momentum/trace/PATH              1/0/0/PATH
 #pragma once
 
@@ -30,8 +34,10 @@
 
 #include "base/per_step.hpp"
 #include "optim/cut_sums.hpp"
+#include "optim/infinity_norms.hpp"
 #include "optim/method.hpp"
 #include "optim/options.hpp"
+#include "optim/row_norms.hpp"
 #include "optim/schedule.hpp"
 
 namespace optim {
@@ -49,7 +55,8 @@ struct Norms {
 };
 
 struct Inspection {
-  bool applied = true;         // gradients and loss were finite; otherwise nothing was updated
+  // False if nothing was updated: gradients or loss were not finite, or optimizer.drop_norm.
+  bool applied = true;
   Norms gradients;             // before clipping, without the loss scale; frozen parameters have 0
   double clip = 1;             // factor of the gradients
   double loss_scale = 0;       // fp16: the scale of this step's gradients
@@ -57,7 +64,7 @@ struct Inspection {
 };
 
 struct UpdateReport {
-  Norms parameters;  // after the update, frozen ones included
+  Norms parameters;  // after the update, before rows are normalised, frozen ones included
   Norms updates;
   std::vector<float> schedules;  // value of each schedule for this update
 };
@@ -105,7 +112,16 @@ class Optimizer {
  private:
   // Factors of [optimizer] that hold for all parameters.
   struct Factors {
-    double learning_rate, weight_decay, clip_norm;
+    double learning_rate, weight_decay;
+    DecayForm decay_form;
+  };
+  // What decides about the gradients of a step.
+  struct Limits {
+    double clip_norm, drop_norm;
+    std::unique_ptr<InfinityNorms> infinity;  // null: the size of gradients is their 2-norm
+    std::optional<LossScaleOptions> scale;
+
+    device::View largest() const { return infinity ? infinity->all() : device::View{}; }
   };
   struct Schedules {
     std::vector<Schedule> list;
@@ -136,14 +152,18 @@ class Optimizer {
   };
   // The step that was inspected last.
   struct CurrentStep {
-    std::vector<OwnedUnit> owned;  // by unit
-    int64_t inspected = 0;         // the step, until it is applied
+    std::vector<OwnedUnit> owned;     // by unit
+    int64_t inspected = 0;            // the step, until it is applied
+    std::vector<TensorStep> tensors;  // by parameter
     StepInfo info;
   };
 
   // Computes norms. `square(p)` returns the sum of squares of a parameter.
   template <class Square>
   void fill(Norms& norms, Square square);
+  void make_inspection(const std::vector<int64_t>& gradient_widths);
+  void begin(int64_t step);  // fills current_
+  void decide(device::View loss);
   device::View weights(const Piece& piece) const;
   device::View gradient(const Piece& piece) const;
   kernels::Update update_of(const Piece& piece, device::View sums) const;
@@ -156,9 +176,11 @@ class Optimizer {
   Pieces pieces_;
   std::vector<std::vector<int>> groups_;
   Sums sums_;
-  std::optional<LossScaleOptions> scale_options_;
+  Limits limits_;
+  RowNorms row_norms_;
   CurrentStep current_;
-  kernels::OpList<kernels::SquareSums> frozen_;  // sums of squares of weights that do not change
+  // sums of squares of weights that do not change in this step
+  kernels::OpList<kernels::SquareSums> unchanged_;
   InspectionWords inspection_;
   Report report_;
 };

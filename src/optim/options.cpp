@@ -13,6 +13,12 @@
 namespace optim {
 namespace {
 
+std::vector<std::string> role_names() {
+  std::vector<std::string> names;
+  for (const auto& [name, role] : kRoleNames) names.emplace_back(name);
+  return names;
+}
+
 std::optional<std::regex> pattern_of(const std::string& text) {
   if (!base::pattern_problem(text).empty()) return {};
   return std::regex(text);
@@ -22,15 +28,26 @@ std::optional<std::regex> pattern_of(const std::string& text) {
 
 void Rule::bind(config::Table& t) {
   t.key("match", match,
-        "regular expression that must match the whole parameter path; the first rule that matches "
-        "wins")
-      .required();
+        "regular expression that must match the whole parameter path; empty, beside `of` = all "
+        "paths; the first rule that matches wins");
+  t.key("of", of,
+        "only parameters of these roles: \"norm\" (scales and biases of norms), \"bias\" (other "
+        "biases), \"weight\" (the rest); empty = all")
+      .one_of(role_names());
   t.key("decay_scale", decay_scale,
-        "times weight_decay; -1 = 1 for parameters named kernel, 0 for the rest")
+        "times weight_decay; -1 = 1 for weights named kernel or weight, 0 for the rest")
       .min(-1);
   t.key("lr_scale", lr_scale, "times learning_rate").min(0);
   t.key("schedule", schedule, "name of a [schedule.NAME] table");
+  t.key("decay_schedule", decay_schedule,
+        "name of a [schedule.NAME] table that multiplies the decay; empty = that of [optimizer]");
   t.key("frozen", frozen, "never changes: no gradient, no optimizer state");
+  t.duration("frozen_until", frozen_until,
+             "until then gradients are dropped: no decay, no momentum, no share in norms");
+  t.key("trust", trust, "false: optimizer.trust leaves the gradient as it is");
+  if (match.empty() && of.empty()) t.error("match", "missing; give match, of, or both");
+  if (frozen && frozen_until.set())
+    t.error("frozen_until", "frozen = true holds for ever; give one of them");
   if (decay_scale < 0 && decay_scale > -1) t.error("decay_scale", "must be -1 or at least 0");
   if (!match.empty() && match.front() == '/')
     t.error("match", "parameter paths do not begin with \"/\"");
@@ -72,12 +89,45 @@ void OptimizerOptions::bind(config::Table& t) {
         "scales the optimizer's direction; the schedule multiplies it")
       .required()
       .min(0);
-  t.key("weight_decay", weight_decay, "decoupled: times weight and schedule, but not learning_rate")
-      .min(0);
+  t.key("weight_decay", weight_decay, "times weight; decay_form says where it is added").min(0);
+  t.choice("decay_form", decay_form,
+           {{"schedule", DecayForm::schedule},
+            {"rate", DecayForm::rate},
+            {"gradient", DecayForm::gradient}},
+           "schedule: decoupled, times the schedule but not learning_rate; rate: decoupled, times "
+           "both, as PyTorch's AdamW; gradient: added to the gradient before the optimizer, as "
+           "PyTorch's SGD and Adam");
+  t.key("decay_schedule", decay_schedule,
+        "name of a [schedule.NAME] table that multiplies weight_decay; empty = constant");
   t.key("clip_norm", clip_norm, "bound on the global gradient norm, before the optimizer; 0 = off")
       .min(0);
+  t.choice("clip_type", clip_type, {{"2", ClipType::two}, {"inf", ClipType::infinity}},
+           "the norm of clip_norm and drop_norm: 2, or the largest absolute value");
+  t.key("drop_norm", drop_norm,
+        "no update in a step whose global gradient norm is not below this; 0 = off")
+      .min(0);
+  t.optional_table("trust", trust,
+                   "with this table the gradient of each tensor is scaled by a ratio of norms, "
+                   "around any optimizer but adafactor: LARC or LARS");
   t.list("rule", rules,
-         "per parameter; without rules parameters named kernel decay and the rest does not");
+         "per parameter; without rules weights named kernel or weight decay and the rest does not");
+  check(t);
+}
+
+void OptimizerOptions::check(config::Table& t) const {
+  if (method && !method_options().reads_gradients_once()) {
+    const std::string why = fmt::format("{} reads gradients before its update", kind);
+    if (trust) t.error("trust", why + ", so no ratio can scale them; use another kind");
+    if (decay_form == DecayForm::gradient)
+      t.error("decay_form", why + "; use \"schedule\" or \"rate\"");
+  }
+  if (trust && weight_decay > 0 && decay_form != DecayForm::gradient)
+    t.error("decay_form",
+            "with [optimizer.trust] the decay is part of the scaled gradient: "
+            "\"gradient\"");
+  for (size_t r = 0; r < rules.size(); ++r)
+    if (!rules[r].trust && !trust)
+      t.error(fmt::format("rule.{}.trust", r), "there is no [optimizer.trust]");
 }
 
 const MethodOptions& OptimizerOptions::method_options() const {
@@ -92,10 +142,23 @@ const MethodOptions& OptimizerOptions::method_options() const {
 
 namespace {
 
-// big_vision's default: leaves named kernel, but not a top-level one.
-bool decays_by_default(const std::string& path) {
-  const std::string_view tail = "/kernel";
-  return path.size() > tail.size() - 1 && path.ends_with(tail);
+// A path in two parts, at its last '/' or '.'.
+struct Leaf {
+  std::string_view parent, name;
+  explicit Leaf(std::string_view path) {
+    const size_t at = path.find_last_of("/.");
+    name = at == path.npos ? path : path.substr(at + 1);
+    if (at != path.npos) parent = path.substr(0, at);
+  }
+};
+
+// big_vision's default: leaves named kernel, but not a top-level one. PyTorch's names of weights
+// are beside it.
+bool decays_by_default(const std::string& path, ParameterRole role) {
+  const Leaf leaf(path);
+  if (role != ParameterRole::weight || leaf.parent.empty()) return false;
+  if (leaf.name == "kernel") return path[leaf.parent.size()] == '/';
+  return leaf.name == "weight" || leaf.name == "weight_v" || leaf.name == "weight_g";
 }
 
 std::string some_of(const std::vector<std::string>& names) {
@@ -109,9 +172,15 @@ std::string some_of(const std::vector<std::string>& names) {
 class PolicyResolver {
  public:
   PolicyResolver(const OptimizerOptions& options, const ScheduleTables& tables,
-                 const std::vector<std::string>& paths)
-      : rules_(options.rules), tables_(tables), paths_(paths) {
-    for (const Rule& rule : rules_) patterns_.push_back(pattern_of(rule.match));
+                 const std::vector<std::string>& paths, const std::vector<ParameterRole>& roles,
+                 const Clock& clock)
+      : options_(options),
+        rules_(options.rules),
+        tables_(tables),
+        paths_(paths),
+        roles_(roles),
+        clock_(clock) {
+    for (const Rule& rule : rules_) patterns_.push_back(pattern_of(rule.pattern()));
     matches_.resize(rules_.size());
     reached_.resize(rules_.size());
   }
@@ -131,22 +200,36 @@ class PolicyResolver {
     std::vector<std::string> known{"default"};
     for (auto& [name, table] : tables_)
       if (name != "default") known.push_back(name);
-    for (size_t r = 0; r < rules_.size(); ++r) {
-      const std::string& schedule = rules_[r].schedule;
-      if (std::find(known.begin(), known.end(), schedule) != known.end()) continue;
+    auto check = [&](const std::string& key, const std::string& schedule) {
+      if (std::find(known.begin(), known.end(), schedule) != known.end()) return;
       const std::string near = base::nearest_name(schedule, known);
       out_.problems.push_back(
-          {fmt::format("optimizer.rule.{}.schedule", r),
+          {key,
            fmt::format("no table [schedule.{}]; there are: {}{}", schedule, base::join(known, ", "),
                        near.empty() ? "" : fmt::format("; did you mean \"{}\"?", near))});
+    };
+    if (!options_.decay_schedule.empty())
+      check("optimizer.decay_schedule", options_.decay_schedule);
+    for (size_t r = 0; r < rules_.size(); ++r) {
+      check(fmt::format("optimizer.rule.{}.schedule", r), rules_[r].schedule);
+      if (const std::string& decay = rules_[r].decay_schedule; !decay.empty())
+        check(fmt::format("optimizer.rule.{}.decay_schedule", r), decay);
     }
   }
 
-  // Returns the first rule that matches the path, or null. Marks all rules that match.
-  const Rule* first_match(const std::string& path) {
+  bool fits(size_t rule, size_t p) const {
+    const std::vector<std::string>& of = rules_[rule].of;
+    if (!of.empty() &&
+        std::find(of.begin(), of.end(), base::name_of(kRoleNames, roles_[p])) == of.end())
+      return false;
+    return patterns_[rule] && std::regex_match(paths_[p], *patterns_[rule]);
+  }
+
+  // Returns the first rule that fits the parameter, or null. Marks all rules that fit.
+  const Rule* first_match(size_t p) {
     const Rule* first = nullptr;
     for (size_t r = 0; r < rules_.size(); ++r) {
-      if (!patterns_[r] || !std::regex_match(path, *patterns_[r])) continue;
+      if (!fits(r, p)) continue;
       matches_[r] = true;
       if (first) continue;
       first = &rules_[r];
@@ -157,12 +240,13 @@ class PolicyResolver {
 
   void assign(size_t p) {
     ParameterPolicy& policy = out_.parameters[p];
-    policy.decay_scale = decays_by_default(paths_[p]) ? 1 : 0;
+    policy.decay_scale = decays_by_default(paths_[p], roles_[p]) ? 1 : 0;
     if (rules_.empty()) {
       used_.insert("default");
+      use_decay_schedule(policy, options_.decay_schedule);
       return;
     }
-    const Rule* rule = first_match(paths_[p]);
+    const Rule* rule = first_match(p);
     if (!rule) {
       uncovered_.push_back(paths_[p]);
       return;
@@ -173,6 +257,19 @@ class PolicyResolver {
     if (policy.frozen) return;
     policy.schedule = schedule_index(rule->schedule);
     used_.insert(rule->schedule);
+    use_decay_schedule(
+        policy, rule->decay_schedule.empty() ? options_.decay_schedule : rule->decay_schedule);
+    policy.trust = rule->trust;
+    if (rule->frozen_until.set() && clock_.total_steps > 0)
+      policy.frozen_steps =
+          rule->frozen_until.steps(clock_.global_batch, clock_.data_size, clock_.total_steps);
+  }
+
+  // A tensor without decay uses no schedule of it.
+  void use_decay_schedule(ParameterPolicy& policy, const std::string& name) {
+    if (name.empty() || policy.decay_scale == 0) return;
+    policy.decay_schedule = schedule_index(name);
+    used_.insert(name);
   }
 
   int schedule_index(const std::string& name) {
@@ -192,13 +289,18 @@ class PolicyResolver {
       const std::string key = fmt::format("optimizer.rule.{}.match", r);
       if (!matches_[r])
         out_.problems.push_back(
-            {key, fmt::format("\"{}\" matches no parameter; paths look like {}", rules_[r].match,
-                              paths_.empty() ? "" : paths_[paths_.size() / 2])});
+            {key,
+             fmt::format("\"{}\"{} matches no parameter; paths look like {}", rules_[r].pattern(),
+                         roles_text(rules_[r]), paths_.empty() ? "" : paths_[paths_.size() / 2])});
       else if (!reached_[r])
-        out_.problems.push_back({key, fmt::format("\"{}\" is never reached: the rules before it "
+        out_.problems.push_back({key, fmt::format("\"{}\"{} is never reached: the rules before it "
                                                   "take all that it matches; put it before them",
-                                                  rules_[r].match)});
+                                                  rules_[r].pattern(), roles_text(rules_[r]))});
     }
+  }
+
+  static std::string roles_text(const Rule& rule) {
+    return rule.of.empty() ? "" : fmt::format(" of {}", base::join(rule.of, ", "));
   }
 
   void check_schedules_are_used() {
@@ -206,22 +308,27 @@ class PolicyResolver {
     for (const auto& [name, table] : tables_) {
       if (used_.count(name)) continue;
       const std::string& schedule = name;  // Clang before 16 lets no lambda capture `name`
-      const bool named = std::any_of(rules_.begin(), rules_.end(),
-                                     [&](const Rule& r) { return r.schedule == schedule; });
+      const bool named = options_.decay_schedule == schedule ||
+                         std::any_of(rules_.begin(), rules_.end(), [&](const Rule& r) {
+                           return r.schedule == schedule || r.decay_schedule == schedule;
+                         });
       if (!resolved && (named || name == "default")) continue;
       out_.problems.push_back(
           {"schedule." + name,
            named ? "no parameter uses this schedule: those that a [[optimizer.rule]] with it "
-                   "matches are frozen or taken by an earlier rule"
+                   "matches are frozen, without decay, or taken by an earlier rule"
                  : fmt::format("no [[optimizer.rule]] names this schedule; parameters without one "
                                "use [schedule.default]{}",
                                name == "default" ? ", and every rule names another" : "")});
     }
   }
 
+  const OptimizerOptions& options_;
   const std::vector<Rule>& rules_;
   const ScheduleTables& tables_;
   const std::vector<std::string>& paths_;
+  const std::vector<ParameterRole>& roles_;
+  const Clock& clock_;
   std::vector<std::optional<std::regex>> patterns_;  // by rule; none if it is no regular expression
   std::vector<bool> matches_, reached_;              // by rule: some path; as the first one
   std::set<std::string> used_;                       // schedules of parameters that are not frozen
@@ -231,22 +338,45 @@ class PolicyResolver {
 
 }  // namespace
 
-Policies resolve_policies(const OptimizerOptions& options, const ScheduleTables& tables,
-                          const std::vector<std::string>& paths) {
-  return PolicyResolver(options, tables, paths).resolve();
+std::vector<ParameterRole> roles_of(const std::vector<shard::Parameter>& parameters) {
+  std::set<std::string_view> norms;
+  for (const shard::Parameter& p : parameters)
+    if (const Leaf leaf(p.path);
+        p.shape.size() == 1 && (leaf.name == "scale" || leaf.name == "weight"))
+      norms.insert(leaf.parent);
+  std::vector<ParameterRole> roles;
+  for (const shard::Parameter& p : parameters) {
+    const Leaf leaf(p.path);
+    const bool bias = leaf.name == "bias", scale = leaf.name == "scale" || leaf.name == "weight";
+    if ((bias || scale) && norms.count(leaf.parent) && p.shape.size() == 1)
+      roles.push_back(ParameterRole::norm);
+    else
+      roles.push_back(bias ? ParameterRole::bias : ParameterRole::weight);
+  }
+  return roles;
 }
 
 Policies resolve_policies(const OptimizerOptions& options, const ScheduleTables& tables,
-                          const std::vector<shard::Parameter>& parameters) {
+                          const std::vector<shard::Parameter>& parameters, const Clock& clock) {
   auto is_state = [](const shard::Parameter& p) { return p.kind == shard::ParameterKind::state; };
-  std::vector<std::string> paths;
+  std::vector<shard::Parameter> others;
   for (const shard::Parameter& p : parameters)
-    if (!is_state(p)) paths.push_back(p.path);
-  Policies out = resolve_policies(options, tables, paths);
+    if (!is_state(p)) others.push_back(p);
+  std::vector<std::string> paths;
+  for (const shard::Parameter& p : others) paths.push_back(p.path);
+  const std::vector<ParameterRole> roles = roles_of(others);
+  Policies out = PolicyResolver(options, tables, paths, roles, clock).resolve();
   for (size_t p = 0; p < parameters.size(); ++p)
     if (is_state(parameters[p]))
       out.parameters.insert(out.parameters.begin() + std::ptrdiff_t(p), {.frozen = true});
   return out;
+}
+
+Policies resolve_policies(const OptimizerOptions& options, const ScheduleTables& tables,
+                          const std::vector<std::string>& paths) {
+  std::vector<shard::Parameter> parameters(paths.size());
+  for (size_t p = 0; p < paths.size(); ++p) parameters[p].path = paths[p];
+  return resolve_policies(options, tables, parameters);
 }
 
 std::vector<Problem> schedule_problems(const ScheduleTables& tables, const Clock& clock) {

@@ -4,6 +4,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,31 +12,63 @@
 #include "kernels/loss_scale.hpp"
 #include "optim/method.hpp"
 #include "optim/schedule.hpp"
+#include "optim/trust.hpp"
 
 namespace optim {
 
-// [[optimizer.rule]]: the first rule that fully matches a parameter's path decides its whole
-// policy.
+// What a parameter is to rules.
+enum class ParameterRole {
+  weight,  // all others
+  bias,    // named bias, and no part of a norm
+  norm  // scale and bias of a norm: the names scale or weight of one dimension, and bias beside it
+};
+inline constexpr std::pair<const char*, ParameterRole> kRoleNames[] = {
+    {"weight", ParameterRole::weight},
+    {"bias", ParameterRole::bias},
+    {"norm", ParameterRole::norm}};
+// Returns the roles of a model's parameters, from their names and shapes.
+std::vector<ParameterRole> roles_of(const std::vector<shard::Parameter>& parameters);
+
+// [[optimizer.rule]]: the first rule that fits a parameter decides its whole policy. It fits if the
+// path matches fully and `of` is empty or names the parameter's role.
 struct Rule {
   std::string match;
+  std::vector<std::string> of{};
   double decay_scale = -1;  // -1: the default, 1 for kernels and 0 for the rest
   double lr_scale = 1;
   std::string schedule = "default";
+  std::string decay_schedule{};  // empty: that of [optimizer]
   bool frozen = false;
+  config::Duration frozen_until{};
+  bool trust = true;
   void bind(config::Table& t);
+  std::string pattern() const { return match.empty() ? ".*" : match; }
 };
+
+// What weight decay is added to (ssl.md 4).
+enum class DecayForm {
+  schedule,  // to the update, times the schedule alone: big_vision
+  rate,      // to the update, times rate and schedule: PyTorch's AdamW
+  gradient   // to the gradient, before the optimizer: PyTorch's SGD and Adam, LARC, LARS
+};
+enum class ClipType { two, infinity };
 
 struct OptimizerOptions {
   std::string kind = "adafactor";
   std::shared_ptr<config::Table::Variant> method;  // a MethodOptions; none: the defaults of `kind`
   double learning_rate = 0;
   double weight_decay = 0;
-  double clip_norm = 0;
+  DecayForm decay_form = DecayForm::schedule;
+  std::string decay_schedule;  // empty: none
+  double clip_norm = 0, drop_norm = 0;
+  ClipType clip_type = ClipType::two;
+  std::optional<TrustOptions> trust;
   std::vector<Rule> rules;
   void bind(config::Table& t);
   const MethodOptions& method_options() const;
 
  private:
+  void check(config::Table& t) const;
   mutable std::shared_ptr<MethodOptions> defaults_;
 };
 
@@ -55,24 +88,28 @@ struct ParameterPolicy {
   bool frozen = false;
   double lr_scale = 1;
   double decay_scale = 0;
-  int schedule = 0;  // index into Policies::schedules
+  int schedule = 0;          // index into Policies::schedules
+  int decay_schedule = -1;   // the same; -1: none
+  int64_t frozen_steps = 0;  // the gradients of so many first steps are dropped
+  bool trust = true;         // with [optimizer.trust]: scales the gradient
 };
 
 struct Policies {
-  std::vector<ParameterPolicy> parameters;  // in the order of `paths`
+  std::vector<ParameterPolicy> parameters;  // in the order of the parameters
   std::vector<std::string> schedules;       // names; the first is "default"
   std::vector<Problem> problems;            // not empty: do not use the rest
 };
 
 using ScheduleTables = std::map<std::string, ScheduleOptions>;
 
-// Applies the rules to parameters. Problems: parameters that no rule covers, rules that match no
-// parameter, unknown schedules, [schedule.NAME] tables that no parameter uses.
+// Applies the rules to the parameters of a model. Problems: parameters that no rule covers, rules
+// that match no parameter, unknown schedules, [schedule.NAME] tables that no parameter uses. Those
+// of kind state need no rule and are frozen. Without a clock, frozen_steps are not known.
+Policies resolve_policies(const OptimizerOptions& options, const ScheduleTables& tables,
+                          const std::vector<shard::Parameter>& parameters, const Clock& clock = {});
+// The same for parameters of which only the paths are known.
 Policies resolve_policies(const OptimizerOptions& options, const ScheduleTables& tables,
                           const std::vector<std::string>& paths);
-// Applies the rules to the parameters of a model. Those of kind state need no rule and are frozen.
-Policies resolve_policies(const OptimizerOptions& options, const ScheduleTables& tables,
-                          const std::vector<shard::Parameter>& parameters);
 
 // Returns the problems of all tables (ScheduleOptions::problems).
 std::vector<Problem> schedule_problems(const ScheduleTables& tables, const Clock& clock);

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "base/error.hpp"
+#include "optim/phases.hpp"
 
 namespace optim {
 namespace {
@@ -64,6 +65,8 @@ const base::Registry<ScheduleRow>& schedule_rows() {
           {"rsqrt", "falls as 1 / sqrt(1 + steps / timescale), whatever the length of the run",
            make_shape<RsqrtShape>},
           {"stair", "steps: another multiplier from each boundary on", make_shape<StairShape>},
+          {"phases", "published values of the share of the run, [[schedule.NAME.phase]]",
+           make_shape<PhasesShape>},
           {"composite", "other schedules one after the other, [[schedule.NAME.part]]",
            make_shape<CompositeShape>},
       });

@@ -1,9 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "optim/sgd.hpp"
 
+#include "kernels/momentum_update.hpp"
+#include "optim/element_state.hpp"
 #include "optim/registry.hpp"
 
 namespace optim {
+
+void SgdOptions::bind(config::Table& t) {
+  t.key("momentum", momentum, "share of the momentum that each update keeps; 0 = no state")
+      .min(0)
+      .max(1);
+  t.key("dampening", dampening, "share of the gradient that momentum leaves out after its first")
+      .min(0)
+      .max(1);
+  t.key("nesterov", nesterov, "look one step ahead along the momentum");
+  if (nesterov && (momentum == 0 || dampening != 0))
+    t.error("nesterov", "needs momentum above 0 and dampening 0");
+}
+
 namespace {
 
 class Sgd : public Method {
@@ -20,14 +35,49 @@ class Sgd : public Method {
   kernels::OpList<kernels::ApplyUpdate> updates_;
 };
 
+// The first gradient of a tensor is its first momentum, undampened.
+class SgdWithMomentum : public Method {
+ public:
+  SgdWithMomentum(const shard::Fabric& fabric, const SgdOptions& options)
+      : Method(fabric),
+        options_(options),
+        trace_(fabric, device::DType::f32, [](int) { return true; }) {}
+
+  void begin_step(const StepInfo& info, const TensorTotals&) override { info_ = info; }
+  void update(const Piece& piece, const kernels::Update& update) override {
+    const bool first = info_.of(piece.parameter).updates == 1;
+    updates_.add({.update = update,
+                  .trace = trace_.of(piece),
+                  .keep = first ? 0 : float(options_.momentum),
+                  .momentum = float(options_.momentum),
+                  .nesterov = options_.nesterov,
+                  .add = first ? 1 : float(1 - options_.dampening)});
+  }
+  void run() override {
+    Method::run();
+    updates_.run(fabric_.queue);
+  }
+  void list_state(std::vector<shard::TensorSlice>& out) override {
+    for (int p = 0; p < int(fabric_.layout.parameters().size()); ++p)
+      if (trainable(p)) trace_.list("/optimizer/sgd/trace", p, out);
+  }
+
+ private:
+  SgdOptions options_;
+  ElementState trace_;
+  StepInfo info_;
+  kernels::OpList<kernels::MomentumUpdate> updates_;
+};
+
 }  // namespace
 
 std::unique_ptr<Method> SgdOptions::make(const shard::Fabric& fabric) const {
+  if (momentum > 0) return std::make_unique<SgdWithMomentum>(fabric, *this);
   return std::make_unique<Sgd>(fabric);
 }
 
 MethodRow sgd_row() {
-  return {"sgd", "plain gradient descent, no state",
+  return {"sgd", "gradient descent as PyTorch's SGD: plain, or with f32 momentum",
           [] { return std::shared_ptr<MethodOptions>(std::make_shared<SgdOptions>()); }};
 }
 

@@ -111,6 +111,10 @@ const std::vector<MetricInfo>& train_metrics() {
       {"epoch", "epochs",
        "examples seen over the size of the training set (of a mixture: of all its data sets "
        "together); [D]: of data set D over its size"},
+      {"epoch_mean", "1",
+       "[M]: mean of measure M over the examples since the epoch began, in the row of the step "
+       "that "
+       "ends it, and of the last step (log.epoch_means)"},
       {"bad_samples", "examples",
        "of this step's batch, replaced because they cannot be used (loader.on_bad_sample)"},
       {"progress", "1", "step over total steps"},
@@ -118,7 +122,7 @@ const std::vector<MetricInfo>& train_metrics() {
       {"host_mib", "MiB", "peak resident memory of rank 0's process"},
       {"skipped", "1",
        "1: something was not finite, so there was no update (guard.nonfinite = skip, or fp16's "
-       "loss scale)"},
+       "loss scale), or the gradient was too large (optimizer.drop_norm)"},
       {"skipped_updates", "1", "steps without an update since step 0"},
       {"loss_scale", "1",
        "fp16: what this step's gradients were multiplied by while they were formed"},
@@ -190,6 +194,10 @@ void LogOptions::bind(config::Table& t) {
   t.key("groups", groups,
         "regular expressions on parameter paths: l2 of gradients, parameters and updates for each")
       .check([this] { return group_problem(groups); })
+      .on_resume(OnResume::may_change);
+  t.key("epoch_means", epoch_means,
+        "also give the means of the measures over each epoch of training, in the row and on a line "
+        "of the step that ends it")
       .on_resume(OnResume::may_change);
   t.key("samples", samples,
         "write step, position and key of every example trained on to logs/samples, a file per rank")

@@ -42,7 +42,7 @@ struct LogOptions {
   int64_t console_every_steps = 50, console_window = 1, metrics_every_steps = 1;
   double flush_s = 30;
   std::vector<std::string> groups;
-  bool samples = false;
+  bool samples = false, epoch_means = false;
   void bind(config::Table& t);
 };
 

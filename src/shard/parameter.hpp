@@ -28,11 +28,13 @@ struct Init {
     constant,
     normal,
     lecun_normal,
-    xavier_uniform
+    xavier_uniform,
+    uniform
   } kind = Kind::zeros;
-  double value = 0;                 // constant
+  double value = 0;                 // constant; uniform: the limit on both sides of 0
   double std = 0;                   // normal
   int64_t fan_in = 0, fan_out = 0;  // lecun_normal (fan_in), xavier_uniform
+  bool unit_rows = false;           // the rows that are drawn are divided by their length
 };
 
 // trained: the optimizer changes it. frozen: nothing changes it. state: passes write its next
@@ -50,6 +52,9 @@ struct Parameter {
   // True for an operand of matrix products and for a bias of activations: it is also needed in the
   // type of these (precision.compute).
   bool operand = false;
+  // True for a matrix whose rows are brought to unit length after each applied update, if it is
+  // trained. Rules that drop its gradient for a time do not change this.
+  bool unit_rows = false;
   int64_t element_state_bytes = 0;  // optimizer state per element
   // filled by the layout
   int64_t size = 0;  // elements

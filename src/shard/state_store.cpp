@@ -5,12 +5,14 @@
 
 namespace shard {
 
-StateStore::StateStore(Fabric fabric) : fabric_(fabric) {
-  for (const Unit& unit : fabric_.layout.units())
-    next_.push_back(
-        unit.kind == ParameterKind::state
-            ? device::Buffer(fabric_.queue.kind(), fabric_.ledger, "state", unit.length * 4)
-            : device::Buffer());
+StateStore::StateStore(Fabric fabric, const std::function<bool(const Unit&)>& keeps)
+    : fabric_(fabric) {
+  for (const Unit& unit : fabric_.layout.units()) {
+    kept_.push_back(unit.kind == ParameterKind::state && (!keeps || keeps(unit)));
+    next_.push_back(kept_.back() ? device::Buffer(fabric_.queue.kind(), fabric_.ledger, "state",
+                                                  unit.length * 4)
+                                 : device::Buffer());
+  }
 }
 
 device::View StateStore::whole(size_t unit) const {
@@ -20,7 +22,7 @@ device::View StateStore::whole(size_t unit) const {
 void StateStore::begin_step(const WeightStore& weights) {
   for (size_t u = 0; u < next_.size(); ++u) {
     const Unit& unit = fabric_.layout.units()[u];
-    if (unit.kind != ParameterKind::state) continue;
+    if (!kept_[u]) continue;
     if (unit.strategy.optimizer_sharded)
       fabric_.mesh.fsdp->all_gather(weights.owned(int(u)), whole(u), fabric_.queue).wait();
     else
@@ -30,14 +32,14 @@ void StateStore::begin_step(const WeightStore& weights) {
 
 device::View StateStore::next(int parameter) const {
   const Parameter& p = fabric_.layout.parameters()[size_t(parameter)];
-  CHECK(p.kind == ParameterKind::state, "{} is not of kind state", p.path);
+  CHECK(kept_[size_t(p.unit)], "{} is no state that is kept here", p.path);
   return whole(size_t(p.unit)).slice(p.offset, p.size);
 }
 
 void StateStore::commit(const WeightStore& weights, device::View decided) {
   const Layout& layout = fabric_.layout;
   for (int u = 0; u < int(next_.size()); ++u) {
-    if (layout.units()[size_t(u)].kind != ParameterKind::state) continue;
+    if (!kept_[size_t(u)]) continue;
     const int64_t begin = layout.owned_begin(u, fabric_.mesh.fsdp_index);
     kernels::run(kernels::EmaUpdate{.average = weights.owned(u),
                                     .values = whole(size_t(u)).slice(begin, layout.owned_count(u)),

@@ -14,7 +14,8 @@ namespace shard {
 
 class StateStore {
  public:
-  explicit StateStore(Fabric fabric);
+  // `keeps` chooses the units of state that passes write here; none given: all of them.
+  explicit StateStore(Fabric fabric, const std::function<bool(const Unit&)>& keeps = {});
 
   // Sets the next values to the present ones. Call it before the first pass of a step.
   void begin_step(const WeightStore& weights);
@@ -27,7 +28,8 @@ class StateStore {
   device::View whole(size_t unit) const;
 
   Fabric fabric_;
-  std::vector<device::Buffer> next_;  // by unit; empty if the unit holds no state
+  std::vector<bool> kept_;            // by unit
+  std::vector<device::Buffer> next_;  // by unit; empty if the unit is not kept
 };
 
 }  // namespace shard

@@ -3,6 +3,8 @@
 // open/close, never a mesh.
 #pragma once
 
+#include <functional>
+
 #include "base/tree_sum.hpp"
 #include "device/memory.hpp"
 #include "kernels/cast.hpp"
@@ -33,14 +35,14 @@ struct Fabric {
 // lines", weight_store.cpp).
 class WeightStore {
  public:
-  // The f32 tensors that lie in another store, so that this one has no memory for them.
-  enum class Lent {
-    untrained,  // this store is an average or a teacher
-    all         // this store gives equal weights to products of another type
-  };
+  // Chooses the units whose f32 tensors lie in another store, so that this one has no memory for
+  // them. With lend_all this store gives equal weights to products of another type. Otherwise it is
+  // an average or a teacher.
+  using Lends = std::function<bool(const Unit&)>;
+  static bool lend_all(const Unit&) { return true; }
   // `rest`: the store that lends tensors. Its lent tensors must be up to date before publish().
-  WeightStore(Fabric fabric, int prefetch, const WeightStore* rest = nullptr,
-              Lent lent = Lent::untrained);
+  explicit WeightStore(Fabric fabric, int prefetch, const WeightStore* rest = nullptr,
+                       const Lends& lends = {});
 
   // Weights of a block become readable; `next` (or -1) is gathered ahead. Blocks are acquired and
   // released one at a time.
@@ -75,6 +77,7 @@ class WeightStore {
   struct UnitState {
     bool gathered = false;         // by acquire
     bool rounded = false;          // exchanged rounded
+    bool lent = false;             // by the store `rest`
     device::Buffer held;           // f32
     device::Buffer rounded_whole;  // the whole unit, if it is exchanged rounded and not by acquire
     int64_t full_at = 0, operands_at = 0;  // bytes into a slot
@@ -97,9 +100,7 @@ class WeightStore {
   // True if the unit's f32 weights are read in the store `rest`. A unit that is kept whole cannot
   // be read there if the rank holds only a part of it there.
   bool in_rest(int unit) const {
-    const bool lent =
-        rest_ && (lent_ == Lent::all || !fabric_.layout.units()[size_t(unit)].trained());
-    return lent && (holds_part(unit) || !rest_->holds_part(unit));
+    return units_[size_t(unit)].lent && (holds_part(unit) || !rest_->holds_part(unit));
   }
   void plan_shared_lines();
   void exchange_shared_lines();
@@ -108,7 +109,6 @@ class WeightStore {
 
   Fabric fabric_;
   const WeightStore* rest_;
-  Lent lent_;
   std::vector<UnitState> units_;
   // by parameter: its first element in its unit's `operands`; -1: not an operand
   std::vector<int64_t> operand_at_;

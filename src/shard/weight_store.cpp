@@ -20,10 +20,9 @@ device::View part_of(const device::Buffer& buffer, int64_t byte, device::DType t
 
 }  // namespace
 
-WeightStore::WeightStore(Fabric fabric, int prefetch, const WeightStore* rest, Lent lent)
+WeightStore::WeightStore(Fabric fabric, int prefetch, const WeightStore* rest, const Lends& lends)
     : fabric_(fabric),
       rest_(rest),
-      lent_(lent),
       units_(fabric.layout.units().size()),
       operand_at_(fabric.layout.parameters().size(), -1) {
   const Layout& layout = fabric_.layout;
@@ -45,6 +44,7 @@ WeightStore::WeightStore(Fabric fabric, int prefetch, const WeightStore* rest, L
       const Unit& unit = layout.units()[size_t(u)];
       UnitState& s = units_[size_t(u)];
       s.rounded = exchanged_rounded(unit);
+      s.lent = rest && lends(unit);
       s.gathered =
           unit.strategy.parameters_sharded && layout.fsdp() > 1 && (!s.rounded || has_operands(u));
       if (s.gathered && s.rounded) s.operands_at = reserve(unit.length, fabric_.operands);
@@ -314,9 +314,9 @@ void WeightStore::publish(bool changed_only) {
         gather_rounded(int(u), s.operands.slice(0, unit.length)).wait();
       continue;
     }
-    const bool lent = rest_ && lent_ == Lent::all;
-    if (lent && !in_rest(int(u))) device::copy(owned(int(u)), rest_->owned(int(u)), fabric_.queue);
-    if (lent ? !in_rest(int(u)) : unit.strategy.optimizer_sharded && changes)
+    if (s.lent && !in_rest(int(u)))
+      device::copy(owned(int(u)), rest_->owned(int(u)), fabric_.queue);
+    if (s.lent ? !in_rest(int(u)) : unit.strategy.optimizer_sharded && changes)
       fabric_.mesh.fsdp->all_gather(owned(int(u)), held(int(u)), fabric_.queue).wait();
     round_operands(int(u));
   }
@@ -325,7 +325,7 @@ void WeightStore::publish(bool changed_only) {
 }
 
 void WeightStore::initialise(uint64_t seed) {
-  CHECK(!rest_, "the tensors that are not trained lie in another store");
+  CHECK(!rest_, "some tensors lie in another store");
   for (size_t u = 0; u < units_.size(); ++u) {
     device::View mine = held(int(u));
     for (const Segment& s : fabric_.layout.segments(int(u), held_begin(int(u)), mine.count))

@@ -19,7 +19,8 @@ Engine::Engine(const EngineOptions& options, comm::Mesh& mesh, Kind kind)
       geometry_(options.trains ? derive_geometry(options.global_batch, options.micro_batch,
                                                  mesh.shape, options.determinism)
                                : forward_geometry(options.micro_batch, mesh.shape)),
-      model_(models::make_model(options.model, options.memory)) {
+      model_(options.make_model ? options.make_model()
+                                : models::make_model(options.model, options.memory)) {
   queue_.count_scratch(ledger_);
   queue_.set_tf32(options.tf32);
   if (options.bytes) model_->take_bytes(*options.bytes);
@@ -31,6 +32,7 @@ Engine::Engine(const EngineOptions& options, comm::Mesh& mesh, Kind kind)
   for (size_t i = 0; i < policies.size(); ++i) {
     if (policies[i].frozen && parameters[i].trained())
       parameters[i].kind = shard::ParameterKind::frozen;
+    policies[i].frozen = !parameters[i].trained();
     if (parameters[i].trained())
       parameters[i].element_state_bytes =
           options.optimizer.method_options().element_state_bytes(parameters[i].shape);
@@ -50,7 +52,12 @@ Engine::Engine(const EngineOptions& options, comm::Mesh& mesh, Kind kind)
         fabric, options.optimizer, std::move(policies), std::move(schedules), options.groups,
         options.loss_scale);
     if (options.ema)
-      update_.ema = std::make_unique<optim::Ema>(fabric, *options.ema, *stores_.weights);
+      update_.ema = std::make_unique<optim::SecondWeights>(fabric, optim::ema_options(*options.ema),
+                                                           *stores_.weights);
+    if (options.noise)
+      update_.noise = std::make_unique<optim::Noise>(fabric, *options.noise, uint64_t(options.seed),
+                                                     *stores_.weights);
+    make_teacher(fabric);
   }
   make_typed_weights(fabric);
   std::vector<const models::Pass*> passes = {passes_.train.get()};
@@ -70,8 +77,27 @@ Engine::Engine(const EngineOptions& options, comm::Mesh& mesh, Kind kind)
 
 Engine::~Engine() = default;
 
+void Engine::make_teacher(const shard::Fabric& fabric) {
+  const std::optional<models::TeacherSpec> spec = model_->teacher();
+  if (!spec) return;
+  stores_.teacher_options = {
+      .root = "/teacher/",
+      .keep = [keep = spec->keep, total = options_.total_steps](
+                  int64_t step) -> std::optional<float> { return float(keep(step, total)); },
+      .owns =
+          [blocks = spec->blocks, states = spec->own_states](const shard::Unit& unit) {
+            const bool has = unit.trained() || (states && unit.kind == shard::ParameterKind::state);
+            return has && std::find(blocks.begin(), blocks.end(), unit.block) != blocks.end();
+          },
+      .prefetch = int(options_.sharding.prefetch),
+      .unit_rows = true};
+  stores_.teacher =
+      std::make_unique<optim::SecondWeights>(fabric, stores_.teacher_options, *stores_.weights);
+}
+
 void Engine::make_passes() {
   passes_.train = model_->make_train_pass();
+  passes_.coupled = dynamic_cast<models::CoupledPass*>(passes_.train.get());
   for (const SidePass& side : options_.passes) {
     std::unique_ptr<models::ForwardPass> made = side.make(*model_);
     if (!made) continue;
@@ -104,14 +130,17 @@ void Engine::weights_changed() {
 
 void Engine::initialise() {
   stores_.weights->initialise(uint64_t(options_.seed));
-  update_.ema_starts = true;
+  update_.followers_start = true;
 }
 
 void Engine::publish() {
   stores_.weights->publish();
-  if (update_.ema && update_.ema_starts) update_.ema->start();
-  if (update_.ema) update_.ema->changed();
-  update_.ema_starts = false;
+  for (optim::SecondWeights* follower : {update_.ema.get(), stores_.teacher.get()}) {
+    if (!follower) continue;
+    if (update_.followers_start) follower->start();
+    follower->changed();
+  }
+  update_.followers_start = false;
   weights_changed();
 }
 
@@ -136,19 +165,7 @@ int64_t Engine::measure_arena() {
   shard::Fabric fabric{*stores_.layout,  mesh, queue, ledger, options_.determinism.mesh,
                        options_.operands};
   shard::WeightStore weights(fabric, int(options_.sharding.prefetch));
-  shard::StateStore states(fabric);
-  nn::BatchGroup group(mesh, geometry_.slices);
-  const int64_t sets = !options_.trains ? 0
-                       : queue.prepares()
-                           ? passes_.train->shape_sets(geometry_.micro_batch, geometry_.slices)
-                           : 1;
-  for (int64_t set = 0; set < sets; ++set) {
-    shard::GradientStore gradients(fabric, geometry_.accumulation);
-    gradients.begin_step();
-    // The first pass overwrites gradients and the second adds to them, so both are planned.
-    for (int64_t m = 0; m < std::min<int64_t>(geometry_.accumulation, 2); ++m)
-      pass({weights, gradients, states, group, queue, arena}, 1, m, set);
-  }
+  if (options_.trains) plan_training(queue, arena, fabric, weights);
   nn::Context ctx{.queue = queue,
                   .arena = arena,
                   .weights = weights,
@@ -162,12 +179,35 @@ int64_t Engine::measure_arena() {
   return arena.peak();
 }
 
+// Plans the passes of a step, with every set of shapes if products are prepared.
+void Engine::plan_training(device::Queue& queue, device::Arena& arena, const shard::Fabric& fabric,
+                           shard::WeightStore& weights) {
+  shard::StateStore states(fabric);
+  nn::BatchGroup group(fabric.mesh, geometry_.slices);
+  std::unique_ptr<optim::SecondWeights> second;
+  std::optional<nn::Teacher> teacher;
+  if (stores_.teacher) {
+    second = std::make_unique<optim::SecondWeights>(fabric, stores_.teacher_options, weights);
+    teacher.emplace(nn::Teacher{second->weights(), second->states()});
+  }
+  const int64_t sets =
+      queue.prepares() ? passes_.train->shape_sets(geometry_.micro_batch, geometry_.slices) : 1;
+  for (int64_t set = 0; set < sets; ++set) {
+    shard::GradientStore gradients(fabric, geometry_.accumulation);
+    gradients.begin_step();
+    // The first pass overwrites gradients and the second adds to them, so both are planned.
+    run_phases({weights, gradients, states, group, teacher ? &*teacher : nullptr, queue, arena}, 1,
+               std::min<int64_t>(geometry_.accumulation, 2), set,
+               [](int64_t, const auto& work) { work(); });
+  }
+}
+
 // Plans a forward pass in its type. `ctx` and `fabric` are those of the plan.
 void Engine::plan_forward(nn::Context ctx, const shard::Fabric& fabric, size_t number) {
   const Forward& forward = passes_.forward[number];
   shard::Fabric typed = fabric;
   typed.operands = forward.products.operands;
-  shard::WeightStore weights(typed, 0, &ctx.weights, shard::WeightStore::Lent::all);
+  shard::WeightStore weights(typed, 0, &ctx.weights, shard::WeightStore::lend_all);
   const bool other = typed.operands != options_.operands;
   nn::Context planned{.queue = ctx.queue,
                       .arena = ctx.arena,
@@ -181,26 +221,54 @@ void Engine::plan_forward(nn::Context ctx, const shard::Fabric& fabric, size_t n
   ctx.queue.set_tf32(options_.tf32);
 }
 
-void Engine::pass(const Workplace& at, int64_t step, int64_t m, int64_t shape_set) {
-  nn::Context ctx{
-      .queue = at.queue,
-      .arena = at.arena,
-      .weights = at.weights,
-      .gradients = &at.gradients,
-      .batch = geometry_.micro_batch,
-      .slices = geometry_.slices,
-      .first_example = (step - 1) * geometry_.global_batch + geometry_.first_example(mesh_, m),
-      .train = true,
-      .dropout = base::Stream(uint64_t(options_.seed), "dropout").sub(uint64_t(step)),
-      .loss_scale = update_.optimizer->loss_scale(),
-      .shape_set = shape_set,
-      .graphs = &at.queue == &queue_ ? graphs_.get() : nullptr,
-      // Tells apart the place of the inputs, and whether gradients are overwritten or added to.
-      .graph_kind = passes_.inputs->set() * 2 + (m > 0),
-      .group = &at.group,
-      .states = &at.states};
-  at.gradients.begin_micro_batch(m);
-  passes_.train->run(ctx, inputs(), geometry_.global_batch, sums_->place_of(m));
+nn::Context Engine::context(const Workplace& at, int64_t step, int64_t m, int64_t shape_set) {
+  return {.queue = at.queue,
+          .arena = at.arena,
+          .weights = at.weights,
+          .gradients = &at.gradients,
+          .batch = geometry_.micro_batch,
+          .slices = geometry_.slices,
+          .first_example = (step - 1) * geometry_.global_batch + geometry_.first_example(mesh_, m),
+          .train = true,
+          .dropout = base::Stream(uint64_t(options_.seed), "dropout").sub(uint64_t(step)),
+          .loss_scale = update_.optimizer->loss_scale(),
+          .shape_set = shape_set,
+          .graphs = &at.queue == &queue_ ? graphs_.get() : nullptr,
+          // Tells apart the place of the inputs, and whether gradients are overwritten or added to.
+          .graph_kind = passes_.inputs->set() * 2 + (m > 0),
+          .group = &at.group,
+          .states = &at.states,
+          .teacher = at.teacher,
+          .step = step,
+          .total_steps = options_.total_steps,
+          .pass = m,
+          .passes = geometry_.accumulation};
+}
+
+template <class WithInputs>
+void Engine::run_phases(const Workplace& at, int64_t step, int64_t passes, int64_t shape_set,
+                        const WithInputs& with_inputs) {
+  models::CoupledPass* coupled = passes_.coupled;
+  const bool two_phases = coupled && geometry_.accumulation > 1;
+  nn::Context whole = context(at, step, 0, shape_set);
+  if (coupled) coupled->begin_step(whole, geometry_.global_batch);
+  for (int64_t m = 0; two_phases && m < passes; ++m)
+    with_inputs(m, [&] {
+      nn::Context ctx = context(at, step, m, shape_set);
+      ctx.gradients = nullptr;
+      ctx.keep = false;
+      coupled->embed(ctx, inputs());
+    });
+  if (two_phases) coupled->form_loss(whole);
+  for (int64_t m = 0; m < passes; ++m)
+    with_inputs(m, [&] {
+      nn::Context ctx = context(at, step, m, shape_set);
+      if (two_phases) ctx.states = nullptr;  // the first phase has written the next states
+      at.gradients.begin_micro_batch(m);
+      passes_.train->run(ctx, inputs(), geometry_.global_batch, sums_->place_of(m));
+      if (&at.queue == &queue_) sums_->finish_pass(m);
+    });
+  if (coupled) coupled->end_step(whole);
 }
 
 // Returns why graphs cannot repeat passes; "" if they can.
@@ -227,9 +295,12 @@ std::string Engine::graphs_text() const {
 
 void Engine::submit(int64_t step, const Source& source) {
   Fill fill;
+  std::vector<models::HostBatch> kept;  // if the passes of a coupled loss read them twice
   if (source)
     fill = [&](int64_t m, const models::Inputs& into) {
-      passes_.train->prepare(source(m), draws(step), into);
+      const bool keeps = passes_.coupled && geometry_.accumulation > 1;
+      if (keeps && m == int64_t(kept.size())) kept.push_back(source(m));
+      passes_.train->prepare(keeps ? kept[size_t(m)] : source(m), draws(step), into);
     };
   run_passes(step, fill, geometry_.accumulation);
 }
@@ -244,29 +315,36 @@ void Engine::run_passes(int64_t step, const Fill& fill, int64_t passes) {
   const int64_t flops_before = host::hardware_flops(queue_);
   const double comm_before = mesh_.fsdp->seconds() + mesh_.replica->seconds();
   StepReport& report = reports_[step];
+  if (update_.noise) update_.noise->begin(step);
   stores_.gradients->begin_step();
   stores_.states->begin_step(*stores_.weights);
-  for (int64_t m = 0; m < passes; ++m) {
-    device::Range range("pass", m);
-    if (fill) {
-      // begin() may wait for the GPU, so the stopwatch for data starts after it.
-      const models::Inputs& into = passes_.inputs->begin(0);
-      base::Stopwatch watch;
-      fill(m, into);
-      tally_.data_s += watch.seconds();
-      passes_.inputs->upload(0);
-    }
-    pass({*stores_.weights, *stores_.gradients, *stores_.states, *stores_.group, queue_, *arena_},
-         step, m);
-    passes_.inputs->queued();
-    sums_->finish_pass(m);
+  std::optional<nn::Teacher> teacher;
+  if (stores_.teacher) {
+    stores_.teacher->begin_step();
+    teacher.emplace(nn::Teacher{stores_.teacher->weights(), stores_.teacher->states()});
   }
+  run_phases({*stores_.weights, *stores_.gradients, *stores_.states, *stores_.group,
+              teacher ? &*teacher : nullptr, queue_, *arena_},
+             step, passes, 0, [&](int64_t m, const auto& work) {
+               device::Range range("pass", m);
+               if (fill) {
+                 // begin() may wait for the GPU, so the stopwatch for data starts after it.
+                 const models::Inputs& into = passes_.inputs->begin(0);
+                 base::Stopwatch watch;
+                 fill(m, into);
+                 tally_.data_s += watch.seconds();
+                 passes_.inputs->upload(0);
+               }
+               work();
+               passes_.inputs->queued();
+             });
   {
     device::Range range("reduce");
     stores_.gradients->finish_step();
     sums_->finish_step(step);
   }
 
+  if (update_.noise) update_.noise->end();
   for (optim::OwnedUnit& u : update_.owned) {
     u.weights = stores_.weights->owned(u.unit);
     u.gradient = stores_.layout->units()[size_t(u.unit)].trained()
@@ -278,6 +356,7 @@ void Engine::run_passes(int64_t step, const Fill& fill, int64_t passes) {
   update_.optimizer->apply(step);
   stores_.states->commit(*stores_.weights, update_.optimizer->decision());
   if (update_.ema) update_.ema->update(step, update_.optimizer->decision());
+  if (stores_.teacher) stores_.teacher->update(step, update_.optimizer->decision());
   stores_.weights->publish(true);
   weights_changed();
   tally_.comm_s += mesh_.fsdp->seconds() + mesh_.replica->seconds() - comm_before;
@@ -302,7 +381,7 @@ nn::Context Engine::forward_context(Weights on) {
   CHECK(on == Weights::raw || update_.ema, "no average of the weights is kept");
   return {.queue = queue_,
           .arena = *arena_,
-          .weights = on == Weights::ema ? update_.ema->average() : *stores_.weights,
+          .weights = on == Weights::ema ? update_.ema->weights() : *stores_.weights,
           .gradients = nullptr,
           .batch = geometry_.micro_batch,
           .keep = false};
@@ -357,6 +436,7 @@ std::vector<shard::TensorSlice> Engine::state() {
   if (!update_.optimizer) return out;
   for (shard::TensorSlice& slice : update_.optimizer->state()) out.push_back(std::move(slice));
   if (update_.ema) update_.ema->list_state(out);
+  if (stores_.teacher) stores_.teacher->list_state(out);
   return out;
 }
 

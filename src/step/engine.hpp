@@ -18,6 +18,7 @@
 #include "device/transfers.hpp"
 #include "models/model.hpp"
 #include "optim/ema.hpp"
+#include "optim/noise.hpp"
 #include "optim/optimizer.hpp"
 #include "step/geometry.hpp"
 #include "step/pass_inputs.hpp"
@@ -51,16 +52,20 @@ struct EngineOptions {
   bool trains = true;
   models::ModelOptions model;
   models::MemoryOptions memory;
+  // Set by tests that run a model of their own, which takes the place of `model`.
+  std::function<std::unique_ptr<models::Model>()> make_model;
   shard::ShardingOptions sharding;
   DeterminismOptions determinism;
   optim::OptimizerOptions optimizer;
   std::vector<std::string> groups;  // regular expressions; the norms of each group are reported
   int64_t global_batch = 0, micro_batch = 0;
+  int64_t total_steps = 0;  // of the run, for schedules of losses and teachers; 0: not known
   int64_t seed = 0;
   int threads = 1;
   device::DType operands = device::DType::f32;  // type of the operands of products
   std::optional<optim::LossScaleOptions> loss_scale;
   std::optional<optim::EmaRule> ema;
+  std::optional<optim::NoiseOptions> noise;
   bool tf32 = false;                          // round f32 operands to tf32, on GPUs
   device::Kind paper_of = device::Kind::cpu;  // kind plan: the device that is planned for
   // Called on GPUs once all shapes of products are known (kernels/gemm_search.hpp), and before
@@ -123,7 +128,8 @@ class Engine {
   // Returns null if passes run without graphs.
   const device::Graphs* graphs() const { return graphs_.get(); }
   // Brings every copy of the weights up to date. Call it after initialise, and after a restore has
-  // filled state(). After initialise the average ([ema]) begins from the initial weights.
+  // filled state(). After initialise the average ([ema]) and a teacher begin from the initial
+  // weights.
   void initialise();
   void publish();
 
@@ -169,10 +175,19 @@ class Engine {
     shard::GradientStore& gradients;
     shard::StateStore& states;
     nn::BatchGroup& group;
+    const nn::Teacher* teacher;
     device::Queue& queue;
     device::Arena& arena;
   };
-  void pass(const Workplace& at, int64_t step, int64_t m, int64_t shape_set = 0);
+  nn::Context context(const Workplace& at, int64_t step, int64_t m, int64_t shape_set = 0);
+  // Runs the passes of a step. `with_inputs(m, work)` calls work with the inputs of pass m in
+  // place.
+  template <class WithInputs>
+  void run_phases(const Workplace& at, int64_t step, int64_t passes, int64_t shape_set,
+                  const WithInputs& with_inputs);
+  void plan_training(device::Queue& queue, device::Arena& arena, const shard::Fabric& fabric,
+                     shard::WeightStore& weights);
+  void make_teacher(const shard::Fabric& fabric);
   void run_passes(int64_t step, const Fill& fill, int64_t passes);
   std::string graphs_problem() const;
   int64_t measure_arena();
@@ -197,6 +212,7 @@ class Engine {
   void plan_forward(nn::Context ctx, const shard::Fabric& fabric, size_t number);
   struct Passes {
     std::unique_ptr<models::TrainPass> train;
+    models::CoupledPass* coupled = nullptr;  // the same object, if its loss couples passes
     std::vector<Forward> forward;
     std::unique_ptr<PassInputs> inputs;
   };
@@ -208,11 +224,14 @@ class Engine {
     std::unique_ptr<shard::GradientStore> gradients;
     std::unique_ptr<shard::StateStore> states;
     std::unique_ptr<nn::BatchGroup> group;
+    optim::SecondWeights::Options teacher_options;  // with a teacher
+    std::unique_ptr<optim::SecondWeights> teacher;  // null: the model has none
   };
   struct Update {
     std::unique_ptr<optim::Optimizer> optimizer;
-    std::unique_ptr<optim::Ema> ema;
-    bool ema_starts = false;  // at the next publish
+    std::unique_ptr<optim::SecondWeights> ema;
+    std::unique_ptr<optim::Noise> noise;
+    bool followers_start = false;  // average and teacher, at the next publish
     std::vector<optim::OwnedUnit> owned;
   };
   struct Tally {

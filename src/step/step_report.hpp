@@ -19,6 +19,10 @@ struct StepReport {
   bool overflow() const {
     return !finite && std::isfinite(loss()) && gradients.next_loss_scale < gradients.loss_scale;
   }
+  // True if nothing was updated because gradients were too large (optimizer.drop_norm).
+  bool dropped() const {
+    return !finite && std::isfinite(loss()) && std::isfinite(gradients.gradients.global);
+  }
   optim::Inspection gradients;
   optim::UpdateReport update;
   int64_t flops = 0;            // FLOPs of this rank's products, including recomputed ones

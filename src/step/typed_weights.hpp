@@ -6,7 +6,7 @@
 
 #include <memory>
 
-#include "optim/ema.hpp"
+#include "optim/second_weights.hpp"
 
 namespace step {
 
@@ -17,7 +17,8 @@ class TypedWeights {
  public:
   // `fabric` has the type of the products. `ema` is null if no pass of this type runs on the
   // average. Both arguments must outlive this object.
-  TypedWeights(const shard::Fabric& fabric, const shard::WeightStore& weights, optim::Ema* ema)
+  TypedWeights(const shard::Fabric& fabric, const shard::WeightStore& weights,
+               optim::SecondWeights* ema)
       : ema_(ema), raw_{std::make_unique<shard::WeightStore>(fabric, 0, &weights, kAll)} {
     if (ema) average_.store = std::make_unique<shard::WeightStore>(fabric, 0, &ema->store(), kAll);
   }
@@ -28,19 +29,19 @@ class TypedWeights {
   shard::WeightStore& get(Weights on) {
     CHECK(on == Weights::raw || ema_, "no pass of this type was planned on the average");
     Kept& kept = on == Weights::ema ? average_ : raw_;
-    if (!kept.fresh && on == Weights::ema) ema_->average();
+    if (!kept.fresh && on == Weights::ema) ema_->weights();
     if (!kept.fresh) kept.store->publish();
     kept.fresh = true;
     return *kept.store;
   }
 
  private:
-  static constexpr auto kAll = shard::WeightStore::Lent::all;
+  static constexpr auto kAll = shard::WeightStore::lend_all;
   struct Kept {
     std::unique_ptr<shard::WeightStore> store;
     bool fresh = false;
   };
-  optim::Ema* ema_;
+  optim::SecondWeights* ema_;
   Kept raw_, average_;
 };
 

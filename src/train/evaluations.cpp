@@ -55,7 +55,8 @@ eval::Result run_evaluation(const Evaluation& evaluation, const Job& job,
        .interrupted = must_stop,
        .further = evaluation.further,
        .folder = folder,
-       .journal = journal});
+       .journal = journal,
+       .threads = job.threads()});
 }
 
 std::string nonfinite_problem(const std::string& name, int64_t step, const eval::Result& result) {

@@ -18,6 +18,9 @@ std::string first_bad(const std::vector<double>& norms,
 // update.
 std::string describe(int64_t step, const step::StepReport& report,
                      const std::vector<shard::Parameter>& parameters, bool sound) {
+  if (report.dropped())
+    return fmt::format("step {}: l2_grads={:.4g}, the gradient is not below optimizer.drop_norm",
+                       step, report.gradients.gradients.global);
   std::string text = fmt::format("step {}: loss={}", step, report.loss());
   const std::vector<double>& gradients = report.gradients.gradients.per_parameter;
   if (!sound)
@@ -52,14 +55,17 @@ Guard::Verdict Guard::judge(int64_t step, const step::StepReport& report,
             "optimizer.learning_rate, set optimizer.clip_norm or guard.nonfinite, and start again",
             problem, why)};
   };
-  // An overflow in fp16 is expected: it ends the run only if it happens too often in a row.
-  if (options_.nonfinite == GuardOptions::Nonfinite::stop && !report.overflow()) return give_up("");
+  // An overflow in fp16 is expected, and a dropped step is wanted. They end the run only if they
+  // happen too often in a row.
+  const bool expected = report.overflow() || report.dropped();
+  if (options_.nonfinite == GuardOptions::Nonfinite::stop && !expected) return give_up("");
   if (++consecutive_bad_ > options_.max_skips)
     return give_up(fmt::format(", {} times in a row (guard.max_skips)", consecutive_bad_));
   if (report.overflow())
     return {Action::overflow,
             fmt::format("step={} overflow in fp16: no update; loss_scale={:g} -> {:g}", step,
                         report.gradients.loss_scale, report.gradients.next_loss_scale)};
+  if (report.dropped()) return {Action::drop, problem + ": no update"};
   if (options_.nonfinite == GuardOptions::Nonfinite::rewind) return {Action::rewind, problem};
   if (!sound) return give_up(": too late to skip it (guard.nonfinite = \"rewind\" could go back)");
   return {Action::skip, problem};

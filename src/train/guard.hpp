@@ -27,7 +27,9 @@ struct GuardOptions {
              "update in this step (it counts as one for schedules and bias corrections); rewind: "
              "back to the newest checkpoint, and the examples since then are left out")
         .on_resume(may);
-    t.key("max_skips", max_skips, "steps skipped, or rewinds, in a row; one more is exit 6")
+    t.key(
+         "max_skips", max_skips,
+         "steps skipped or dropped (optimizer.drop_norm), or rewinds, in a row; one more is exit 6")
         .min(1)
         .unit("steps")
         .on_resume(may);
@@ -40,6 +42,7 @@ class Guard {
   enum class Action {
     keep,      // the step is sound
     overflow,  // no update, because gradients were too large for fp16
+    drop,      // no update, because gradients were too large for optimizer.drop_norm
     skip,      // no update
     rewind,    // back to the newest checkpoint
     give_up,   // the run ends

@@ -78,8 +78,16 @@ std::unique_ptr<data::Mixture> open_training_data(const Recipe& recipe,
         data::open_dataset(recipe.data, tokenizers, name, context);
     if (set->size() < 1) base::fail(base::Exit::data, "[data.{}] holds no sample", name);
     // A single data set has the plain stream; each data set of a mixture has a stream of its own.
-    parts[name] = {set, data::Order(train.shuffle, set->size(), uint64_t(recipe.run.seed), shape,
-                                    train.mixture.empty() ? "" : name)};
+    const std::string stream = train.mixture.empty() ? "" : name;
+    const uint64_t seed = uint64_t(recipe.run.seed);
+    if (train.shuffle == data::Shuffle::classes) {
+      const data::DataOptions& own = recipe.data.data.at(name);
+      const data::Classes classes =
+          set->classes(own.source_options()->spec(), own.class_field, context);
+      parts[name] = {set, data::Order(classes, train.class_power, seed, stream)};
+    } else {
+      parts[name] = {set, data::Order(train.shuffle, set->size(), seed, shape, stream)};
+    }
   }
   return std::make_unique<data::Mixture>(parts, weights);
 }

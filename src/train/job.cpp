@@ -65,7 +65,7 @@ data::OpenContext Job::context(const std::string& evaluated_set) const {
           .write_index = access_.writes_indexes,
           .substitutes = access_.spares_samples || loader.substitutes,
           .limits = recipe_.value_limits(evaluated_set),
-          .bytes_field = recipe_.bytes_field(device_.kind),
+          .bytes_fields = recipe_.bytes_fields(device_.kind),
           .stage_dir = stage_dir_};
 }
 

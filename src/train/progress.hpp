@@ -24,7 +24,7 @@ struct Progress {
   double save_s = 0;  // duration of the last save until it was durable
   int64_t attempts = 1;
   int64_t bad_samples = 0;       // examples that were replaced
-  int64_t skipped_steps = 0;     // steps without an update because a value was not finite
+  int64_t skipped_steps = 0;     // without an update: not finite, or dropped (drop_norm)
   int64_t overflowed_steps = 0;  // skipped steps whose gradients were too large for fp16
   int64_t skipped_examples = 0;  // examples of the stream that rewinds left out
   // The position of step 0 in the stream of examples, and in their count, if all steps had had this

@@ -75,7 +75,8 @@ void TrainOptions::bind(config::Table& t) {
   t.choice(
       "shuffle", shuffle, data::kShuffleNames,
       "order of the examples: none: as they lie; exact: another permutation every epoch; blocks: "
-      "runs of neighbours in random order, mixed within windows, kind to file systems");
+      "runs of neighbours in random order, mixed within windows, kind to file systems; classes: "
+      "each drawn anew by the frequency of its class (data.NAME.class_field)");
   t.key("shuffle_block", shuffle_block, "shuffle \"blocks\": neighbouring examples read together")
       .min(1)
       .max(1 << 24)
@@ -84,6 +85,11 @@ void TrainOptions::bind(config::Table& t) {
       .min(1)
       .max(1 << 24)
       .unit("blocks");
+  t.key("class_power", class_power,
+        "shuffle \"classes\": a sample has the weight 1 / (samples of its class)^class_power; 0: "
+        "all samples alike; 1: all classes alike")
+      .min(0)
+      .max(10);
   for (const char* name : {"label_smoothing", "pad_id"})
     t.moved(name, fmt::format("model.{}", name));
   if (data.empty() && mixture.empty())
@@ -125,6 +131,9 @@ void Recipe::bind(config::Table& t) {
   t.optional_table("ema", ema,
                    "with this table the run keeps a moving average of the weights, for "
                    "eval.NAME.weights and init.weights");
+  t.optional_table("noise", noise,
+                   "with this table passes of training see weights with normal noise, which the "
+                   "weights themselves never have");
   data.bind(t);
   t.named("eval", evals, "evaluators, run in alphabetical order");
   t.table("checkpoint", checkpoint, "files to continue from");

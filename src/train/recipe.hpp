@@ -45,6 +45,7 @@ struct TrainOptions {
   int64_t global_batch = 0, micro_batch = 0;
   data::Shuffle shuffle = data::Shuffle::exact;
   int64_t shuffle_block = 512, shuffle_window = 128;
+  double class_power = 1;
   void bind(config::Table& t);
   // Largest number of examples of a rank in one pass.
   int64_t most_per_pass() const { return micro_batch ? micro_batch : global_batch; }
@@ -90,6 +91,7 @@ struct Recipe {
   optim::OptimizerOptions optimizer;
   optim::ScheduleTables schedule;
   std::optional<optim::EmaOptions> ema;
+  std::optional<optim::NoiseOptions> noise;
   data::Sections data;  // [tokenizer.*], [data.*], [loader]
   std::map<std::string, eval::EvalOptions> evals;
   checkpoint::CheckpointOptions checkpoint;
@@ -137,16 +139,15 @@ struct Recipe {
   // training data.
   step::EngineOptions forward_engine(const ForwardWork& work, int ranks, int threads,
                                      device::Kind kind) const;
-  // The scaling of pixels, if it can be left to the model. That needs a model with one field of
-  // pixels, which all data sets in use make from bytes in the same way.
+  // The scaling of pixels, if it can be left to the model. All data sets in use must make all
+  // fields of pixels that they have from bytes in the same way.
   struct BytePixels {
-    std::string field;
+    std::vector<std::string> fields;
     data::ByteScale scale;
   };
   std::optional<BytePixels> byte_pixels() const;
-  // Returns the field that data sets leave as bytes for the model on this kind of device; "" =
-  // none.
-  std::string bytes_field(device::Kind kind) const;
+  // Returns the fields that data sets leave as bytes for the model on this kind of device.
+  std::vector<std::string> bytes_fields(device::Kind kind) const;
 
  private:
   using Features = std::map<std::string, models::FeatureSpec>;

@@ -15,9 +15,7 @@ std::set<std::string> Recipe::image_sets() const {
 }
 
 Recipe::Features Recipe::image_features(const models::Model& made) {
-  Features features = made.features();
-  std::erase_if(features, [](const auto& feature) { return feature.first != "image"; });
-  return features;
+  return {{"image", made.single_image()}};
 }
 
 Recipe::Features Recipe::features_of(const models::Model& made, const std::string& set) const {
@@ -50,16 +48,20 @@ std::optional<Recipe::BytePixels> Recipe::byte_pixels() const {
   std::vector<std::string> fields;
   for (const auto& [feature, wanted] : models::make_model(model, memory)->features())
     if (wanted.pixels) fields.push_back(feature);
-  if (fields.size() != 1) return {};
+  if (fields.empty()) return {};
   std::set<std::string> names = evaluated_sets();
   names.merge(image_sets());
   for (const auto& [name, weight] : train.parts()) names.insert(name);
   std::optional<BytePixels> all;
   for (const std::string& name : names) {
     try {
-      const std::optional<data::ByteScale> one = data.byte_scale_of(name, fields.front());
-      if (!one || (all && all->scale != *one)) return {};
-      all = BytePixels{fields.front(), *one};
+      const data::Spec spec = data.spec_of(name);
+      for (const std::string& field : fields) {
+        if (field != fields.front() && !spec.contains(field)) continue;  // further views
+        const std::optional<data::ByteScale> one = data.byte_scale_of(name, field);
+        if (!one || (all && all->scale != *one)) return {};
+        all = BytePixels{fields, *one};
+      }
     } catch (const base::Error&) {
       return {};  // a needed file is not here; opening the set reports it
     }
@@ -67,9 +69,9 @@ std::optional<Recipe::BytePixels> Recipe::byte_pixels() const {
   return all;
 }
 
-std::string Recipe::bytes_field(device::Kind kind) const {
+std::vector<std::string> Recipe::bytes_fields(device::Kind kind) const {
   const std::optional<BytePixels> bytes = kind == device::Kind::cuda ? byte_pixels() : std::nullopt;
-  return bytes ? bytes->field : "";
+  return bytes ? bytes->fields : std::vector<std::string>();
 }
 
 }  // namespace train

@@ -30,9 +30,12 @@ std::map<std::string, eval::EvalOptions> Recipe::chosen_evaluations() const {
 step::EngineOptions Recipe::any_engine(int threads, device::Kind kind) const {
   step::EngineOptions o;
   o.paper_of = kind;
-  if (const auto bytes = byte_pixels(); bytes && kind == device::Kind::cuda)
-    o.bytes = kernels::PixelRange{bytes->scale.low, bytes->scale.width, bytes->scale.to_low,
-                                  bytes->scale.to_width};
+  if (const auto bytes = byte_pixels(); bytes && kind == device::Kind::cuda) {
+    const data::ByteScale& s = bytes->scale;
+    o.bytes = kernels::PixelRange{s.low, s.width, s.to_low, s.to_width};
+    std::copy(s.mean.begin(), s.mean.end(), o.bytes->mean);
+    std::copy(s.deviation.begin(), s.deviation.end(), o.bytes->deviation);
+  }
   o.model = model;
   o.memory = memory;
   o.sharding = sharding;
@@ -73,12 +76,14 @@ step::EngineOptions Recipe::engine(int64_t data_size, int threads, device::Kind 
   o.forbid_waits = profile.forbid_waits;
   if (run.cuda_graph && kind == device::Kind::cuda) o.graphs = run.cuda_graph_limit;
   optim::Clock clock{total_steps(data_size), train.global_batch, data_size};
+  o.total_steps = clock.total_steps;
   if (ema) o.ema = optim::EmaRule(*ema, clock);
+  o.noise = noise;
   o.resolve = [optimizer = optimizer, schedule = schedule, clock](
                   const std::vector<shard::Parameter>& parameters,
                   std::vector<optim::ParameterPolicy>& policies,
                   std::vector<optim::Schedule>& schedules) {
-    optim::Policies resolved = optim::resolve_policies(optimizer, schedule, parameters);
+    optim::Policies resolved = optim::resolve_policies(optimizer, schedule, parameters, clock);
     if (!resolved.problems.empty())
       base::fail(base::Exit::config, "{}: {}", resolved.problems[0].key, resolved.problems[0].text);
     policies = resolved.parameters;

@@ -37,11 +37,40 @@ void RunLog::record(const step::StepReport& report, bool skipped) {
   attempt_.state.progress.bad_samples += feed_.replaced(step);
   const Utilisation use = utilisation(report, seconds);
   const records::LogOptions& options = attempt_.recipe.log;
-  if (config::is_time(step, options.metrics_every_steps, total))
+  const bool ends = options.epoch_means && add_to_epoch(report, skipped);
+  if (ends || config::is_time(step, options.metrics_every_steps, total))
     write_row(report, skipped, seconds, use);
+  if (ends) end_epoch();
   if (step > 5 && !config::is_time(step, options.console_every_steps, total)) return;
   write_line(report, seconds, use);
   explain(use);
+}
+
+// An epoch ends with the step whose batch holds the last example of a way through the data.
+bool RunLog::epoch_ends() const {
+  const int64_t size = attempt_.job.data().size(), step = attempt_.settled;
+  return attempt_.state.examples_seen(step) / size > attempt_.state.examples_seen(step - 1) / size;
+}
+
+bool RunLog::add_to_epoch(const step::StepReport& report, bool skipped) {
+  EpochMeans& means = attempt_.state.epoch_means;
+  if (!skipped) means.add(report.sums, attempt_.engine().geometry().global_batch);
+  return epoch_ends() || attempt_.settled == attempt_.total;
+}
+
+void RunLog::end_epoch() {
+  EpochMeans& means = attempt_.state.epoch_means;
+  if (means.examples() > 0) {
+    const int64_t seen = attempt_.state.examples_seen(attempt_.settled);
+    std::string text;
+    for (const models::Measure& m : attempt_.engine().measures())
+      text += fmt::format(" {}={}", m.name, loss_text(means.mean(m)));
+    log::line("epoch={:.2f} step={}{} examples={}",
+              double(seen) / double(attempt_.job.data().size()), attempt_.settled, text,
+              means.examples());
+  }
+  // A run whose end is moved goes on with the means of an epoch that has not ended.
+  if (epoch_ends()) means.clear();
 }
 
 RunLog::Utilisation RunLog::utilisation(const step::StepReport& report, double seconds) const {
@@ -65,6 +94,11 @@ void RunLog::write_row(const step::StepReport& report, bool skipped, double seco
   records::Metrics::Row row;
   for (size_t i = 0; i < measures.size(); ++i)
     row.emplace_back(measures[i].name, report.measures[i]);
+  const EpochMeans& means = attempt_.state.epoch_means;
+  if (attempt_.recipe.log.epoch_means && means.examples() > 0 &&
+      (epoch_ends() || step == attempt_.total))
+    for (const models::Measure& m : measures)
+      row.emplace_back(fmt::format("epoch_mean[{}]", m.name), means.mean(m));
   row.insert(row.end(),
              {{"l2_grads", report.gradients.gradients.global},
               {"skipped", double(skipped)},

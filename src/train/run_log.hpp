@@ -30,6 +30,10 @@ class RunLog {
   struct Utilisation {
     double mfu, hfu;
   };
+  // Adds a step to the means over the epoch. Returns true if the epoch or the run ends with it.
+  bool add_to_epoch(const step::StepReport& report, bool skipped);
+  void end_epoch();
+  bool epoch_ends() const;
   Utilisation utilisation(const step::StepReport& report, double seconds) const;
   void write_row(const step::StepReport& report, bool skipped, double seconds,
                  const Utilisation& use);

@@ -42,6 +42,7 @@ void RunState::members(MemberList& list) {
   patience.members(list);
   threshold.members(list);
   watched.members(list);
+  epoch_means.members(list);
   list.number("uptime_s", uptime_s);
   if (list.has("loss_scale", loss_scale.has_value())) {
     if (!loss_scale) loss_scale.emplace();
@@ -97,6 +98,7 @@ void RunState::continue_from(const RunState& saved, double cores) {
   patience = saved.patience;
   threshold = saved.threshold;
   watched = saved.watched;
+  epoch_means = saved.epoch_means;
   origin = saved.origin;
 }
 

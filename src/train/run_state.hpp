@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "train/epoch_means.hpp"
 #include "train/member_list.hpp"
 #include "train/progress.hpp"
 #include "train/recipe.hpp"
@@ -20,6 +21,7 @@ struct RunState {
   Tracker best, patience;    // for checkpoint.best and [early_stop]
   Threshold threshold;       // for checkpoint.passes
   WatchedMeasures watched;   // for eval.NAME.when
+  EpochMeans epoch_means;    // of the epoch under way, if log.epoch_means
   double uptime_s = 0;       // uptime of the attempt that saves
   int64_t global_batch = 0;  // batch size of that attempt; 0: not known
   std::optional<optim::Optimizer::ScaleState> loss_scale;  // fp16 only

@@ -12,6 +12,8 @@ namespace log = base::log;
 namespace {
 
 std::string order_text(const TrainOptions& train) {
+  if (train.shuffle == data::Shuffle::classes)
+    return fmt::format("by class, power {:g}", train.class_power);
   if (train.shuffle != data::Shuffle::blocks)
     return base::name_of(data::kShuffleNames, train.shuffle);
   return fmt::format("blocks of {}, window {}", train.shuffle_block, train.shuffle_window);

@@ -125,6 +125,10 @@ bool Trainer::accept(const step::StepReport& report) {
       ++progress.overflowed_steps;
       log::line("{}", verdict.problem);
       break;
+    case Guard::Action::drop:
+      ++progress.skipped_steps;
+      log::line("{}", verdict.problem);
+      break;
     case Guard::Action::skip:
       ++progress.skipped_steps;
       if (attempt_.leads()) log::warning("{}: skipped", verdict.problem);

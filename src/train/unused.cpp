@@ -42,6 +42,8 @@ std::vector<Unused> turned_off(const Recipe& recipe) {
         fmt::format("train.shuffle is \"{}\"", base::name_of(data::kShuffleNames, t.shuffle));
     add(t.shuffle_block != plain.train.shuffle_block, "train.shuffle_block", why);
     add(t.shuffle_window != plain.train.shuffle_window, "train.shuffle_window", why);
+    add(t.shuffle != data::Shuffle::classes && t.class_power != plain.train.class_power,
+        "train.class_power", why);
   }
   add(!recipe.determinism.mesh && recipe.determinism.slices != plain.determinism.slices,
       "determinism.slices", "determinism.level is \"run\"");
@@ -55,13 +57,15 @@ std::vector<Unused> turned_off(const Recipe& recipe) {
     add(e.not_before_fraction != plain.early_stop.not_before_fraction,
         "early_stop.not_before_fraction", why);
   }
-  add(recipe.guard.nonfinite == GuardOptions::Nonfinite::stop &&
+  add(recipe.guard.nonfinite == GuardOptions::Nonfinite::stop && recipe.optimizer.drop_norm == 0 &&
           recipe.precision.compute != host::Compute::fp16 &&
           recipe.guard.max_skips != plain.guard.max_skips,
-      "guard.max_skips", "guard.nonfinite is \"stop\"");
-  for (const auto& [name, set] : recipe.data.data)
-    add(set.limit == 0 && set.skip == 0 && set.limit_seed != data::DataOptions().limit_seed,
-        fmt::format("data.{}.limit_seed", name), "neither limit nor skip takes a part of the data");
+      "guard.max_skips", "guard.nonfinite is \"stop\", and there is no optimizer.drop_norm");
+  for (const auto& [name, set] : recipe.data.data) {
+    const std::string why = "neither limit nor skip takes a part of the data";
+    add(set.part.whole() && set.part.seed != 0, fmt::format("data.{}.limit_seed", name), why);
+    add(set.part.whole() && set.part.per_class, fmt::format("data.{}.limit_per", name), why);
+  }
   return out;
 }
 

@@ -6,6 +6,7 @@
 //   bare SECONDS            libjpeg-turbo alone: same files, same transform, one reused buffer
 //   loader THREADS SECONDS  from the tar to batches of 32: all ops, stacked
 //   ops COUNT SECONDS       one sample after the other, with the first COUNT ops and no batches
+//   pipeline SECONDS TEXT   likewise, with the ops of TEXT
 // Usage: data_bench SHARD.tar TOKENIZER.model        members .jpg and .txt
 #include <turbojpeg.h>
 
@@ -89,7 +90,7 @@ class Bench {
   void loader(int64_t threads, double seconds) {
     Open& open = loaders_[threads];
     if (!open.loader) {
-      open.dataset = dataset(std::size(kOps));
+      open.dataset = dataset(fmt::format("{}", fmt::join(std::begin(kOps), std::end(kOps), " | ")));
       LoaderOptions options;
       options.threads = threads;
       options.prefetch = kPrefetch;
@@ -113,7 +114,12 @@ class Bench {
   }
 
   void ops(size_t count, double seconds) {
-    std::unique_ptr<Dataset> set = dataset(count);
+    const size_t used = std::min(count, std::size(kOps));
+    pipeline(fmt::format("{}", fmt::join(kOps, kOps + used, " | ")), seconds);
+  }
+
+  void pipeline(const std::string& text, double seconds) {
+    std::unique_ptr<Dataset> set = dataset(text);
     for (int64_t i = 0; i < set->size(); ++i) set->get(i, i);
     Meter meter;
     int64_t images = 0;
@@ -133,10 +139,7 @@ class Bench {
     while (loader.ready() < kPrefetch) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 
-  std::unique_ptr<Dataset> dataset(size_t ops) const {
-    std::string text;
-    for (size_t i = 0; i < std::min(ops, std::size(kOps)); ++i)
-      text += fmt::format("{}{}", i ? " | " : "", kOps[i]);
+  std::unique_ptr<Dataset> dataset(const std::string& text) const {
     Pipeline pipeline(text, source_.spec(), {.tokenizers = tokenizers_.get(), .open = true});
     return std::make_unique<Dataset>("train", source_.open(kLookOnly), std::move(pipeline));
   }
@@ -158,7 +161,7 @@ int main(int argc, char** argv) try {
     int64_t count = 0;
     double seconds = 0;
     words >> command;
-    if (command != "bare") words >> count;
+    if (command == "loader" || command == "ops") words >> count;
     words >> seconds;
     if (!words || count < 0) base::fail(base::Exit::config, "what is '{}'?", line);
     if (command == "bare")
@@ -167,6 +170,8 @@ int main(int argc, char** argv) try {
       bench.loader(count, seconds);
     else if (command == "ops")
       bench.ops(size_t(count), seconds);
+    else if (command == "pipeline")
+      bench.pipeline({std::istreambuf_iterator<char>(words), {}}, seconds);
     else
       base::fail(base::Exit::config, "what is '{}'?", line);
   }

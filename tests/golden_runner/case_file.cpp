@@ -69,6 +69,17 @@ std::vector<std::string> read_strings(hid_t type, hid_t space,
   return out;
 }
 
+// Returns the strings of an attribute; none if there is no such attribute of strings.
+std::vector<std::string> attribute_strings(hid_t file, const std::string& name,
+                                           const std::string& attribute) {
+  Handle found(H5Aopen_by_name(file, name.c_str(), attribute.c_str(), H5P_DEFAULT, H5P_DEFAULT),
+               H5Aclose);
+  if (!found.ok()) return {};
+  Handle type(H5Aget_type(found), H5Tclose), space(H5Aget_space(found), H5Sclose);
+  return read_strings(type, space,
+                      [&](hid_t memory, void* data) { return H5Aread(found, memory, data) >= 0; });
+}
+
 herr_t collect(hid_t, const char* name, const H5O_info_t* info, void* data) {
   if (info->type == H5O_TYPE_DATASET) static_cast<std::vector<std::string>*>(data)->push_back(name);
   return 0;
@@ -83,14 +94,7 @@ CaseFile::CaseFile(const std::string& path) : path_(path) {
   H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
   file_ = H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT);
   if (file_ < 0) base::fail(base::Exit::config, "{}: cannot be opened as an HDF5 file", path);
-  Handle attribute(H5Aopen_by_name(file_, "config", "json", H5P_DEFAULT, H5P_DEFAULT), H5Aclose);
-  std::vector<std::string> text;
-  if (attribute.ok()) {
-    Handle type(H5Aget_type(attribute), H5Tclose), space(H5Aget_space(attribute), H5Sclose);
-    text = read_strings(type, space, [&](hid_t memory, void* data) {
-      return H5Aread(attribute, memory, data) >= 0;
-    });
-  }
+  const std::vector<std::string> text = attribute_strings(file_, "config", "json");
   if (text.size() == 1) config_ = nlohmann::json::parse(text[0], nullptr, false);
 }
 
@@ -119,6 +123,32 @@ double CaseFile::number(const std::string& name, const std::string& attribute) c
   double value = 0;
   if (!found.ok() || H5Aread(found, H5T_NATIVE_DOUBLE, &value) < 0)
     fail(name, fmt::format("has no attribute {} with a number", attribute));
+  return value;
+}
+
+std::vector<double> CaseFile::numbers(const std::string& name, const std::string& attribute) const {
+  Handle found(H5Aopen_by_name(file_, name.c_str(), attribute.c_str(), H5P_DEFAULT, H5P_DEFAULT),
+               H5Aclose);
+  Handle space(found.ok() ? H5Aget_space(found) : hid_t(-1), H5Sclose);
+  std::vector<double> values(space.ok() ? size_t(elements(extent(space))) : 0);
+  if (values.empty() || H5Aread(found, H5T_NATIVE_DOUBLE, values.data()) < 0)
+    fail(name, fmt::format("has no attribute {} with numbers", attribute));
+  return values;
+}
+
+bool CaseFile::has_attribute(const std::string& name, const std::string& attribute) const {
+  return H5Aexists_by_name(file_, name.c_str(), attribute.c_str(), H5P_DEFAULT) > 0;
+}
+
+std::string CaseFile::text(const std::string& name, const std::string& attribute) const {
+  const std::vector<std::string> text = attribute_strings(file_, name, attribute);
+  if (text.size() != 1) fail(name, fmt::format("has no attribute {} with a text", attribute));
+  return text[0];
+}
+
+nlohmann::json CaseFile::json(const std::string& name, const std::string& attribute) const {
+  nlohmann::json value = nlohmann::json::parse(text(name, attribute), nullptr, false);
+  if (value.is_discarded()) fail(name, fmt::format("its attribute {} is no JSON", attribute));
   return value;
 }
 
@@ -156,6 +186,9 @@ std::vector<T> CaseFile::read(const std::string& name, const Shape& expected, in
 
 std::vector<float> CaseFile::floats(const std::string& name, const Shape& expected) const {
   return read<float>(name, expected, H5T_NATIVE_FLOAT, H5T_FLOAT);
+}
+std::vector<double> CaseFile::doubles(const std::string& name, const Shape& expected) const {
+  return read<double>(name, expected, H5T_NATIVE_DOUBLE, H5T_FLOAT);
 }
 std::vector<int32_t> CaseFile::ints(const std::string& name, const Shape& expected) const {
   return read<int32_t>(name, expected, H5T_NATIVE_INT32, H5T_INTEGER);

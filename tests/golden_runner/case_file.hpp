@@ -28,10 +28,18 @@ class CaseFile {
   std::vector<std::string> groups() const;
   // Returns a numeric attribute of a group or data set.
   double number(const std::string& name, const std::string& attribute) const;
+  std::vector<double> numbers(const std::string& name, const std::string& attribute) const;
+  bool has_attribute(const std::string& name, const std::string& attribute) const;
+  // Returns an attribute that holds JSON. `name`: a group or data set, or "/" for the file.
+  nlohmann::json json(const std::string& name, const std::string& attribute = "json") const;
+
+  // Returns an attribute that holds text.
+  std::string text(const std::string& name, const std::string& attribute) const;
 
   bool has(const std::string& name) const;
   Shape shape(const std::string& name) const;
   std::vector<float> floats(const std::string& name, const Shape& expected) const;
+  std::vector<double> doubles(const std::string& name, const Shape& expected) const;
   std::vector<int32_t> ints(const std::string& name, const Shape& expected) const;
   std::vector<uint8_t> bytes(const std::string& name, const Shape& expected) const;
   std::vector<std::string> strings(const std::string& name) const;

@@ -8,89 +8,14 @@
 
 #include "eval/evaluator.hpp"
 #include "eval/linear_probe.hpp"
-#include "models/embedder.hpp"
+#include "recorded_features.hpp"
 
 namespace golden {
 namespace {
 
-using device::DType;
-
 // The published code solves in float32. Its weights are off by up to 8e-3 / l2, and so are its
 // scores. A test image whose two best scores are closer than this may get another class.
 constexpr double kScoreNoise = 0.02;
-
-// Recorded features, as a data set of "images" that are their own features.
-struct Recorded {
-  int64_t features = 0;
-  std::vector<float> x;
-  std::vector<int32_t> y;
-};
-
-class RecordedSource : public data::Source {
- public:
-  explicit RecordedSource(const Recorded& recorded) : recorded_(recorded) {}
-  int64_t size() const override { return int64_t(recorded_.y.size()); }
-  std::string key(int64_t index) const override { return fmt::format("row {}", index); }
-  std::string summary() const override { return ""; }
-  data::Sample read(int64_t index) const override {
-    data::Array image(DType::f32, {recorded_.features}), label(DType::i32, {});
-    std::copy_n(recorded_.x.begin() + index * recorded_.features, recorded_.features, image.f32());
-    *label.i32() = recorded_.y[size_t(index)];
-    data::Sample sample;
-    sample["image"] = std::move(image);
-    sample["label"] = std::move(label);
-    return sample;
-  }
-  data::Spec spec() const {
-    return {{"image", data::FieldSpec::array(DType::f32, {recorded_.features})},
-            {"label", data::FieldSpec::array(DType::i32, {})}};
-  }
-
- private:
-  const Recorded& recorded_;
-};
-
-data::Dataset data_set(const std::string& name, const Recorded& recorded) {
-  auto source = std::make_unique<RecordedSource>(recorded);
-  const data::Spec spec = source->spec();
-  return {name, std::move(source), data::Pipeline("", spec, {})};
-}
-
-// Returns each image as its features.
-class CopyPass : public models::EmbedPass {
- public:
-  explicit CopyPass(int64_t features) : taps_{{"pre_logits", {features}, ""}} {}
-  std::string name() const override { return "copy"; }
-  std::vector<models::InputSpec> inputs() const override { return {}; }
-  const std::vector<models::Tap>& taps() const override { return taps_; }
-  void prepare(const models::HostBatch& batch, const models::Inputs&) const override {
-    batch_ = batch;
-  }
-  void run(nn::Context&, const models::Inputs&, const std::vector<float*>& features) override {
-    const device::View image = batch_.features.at("image");
-    std::copy_n(image.f32(), image.count, features.at(0));
-  }
-
- private:
-  std::vector<models::Tap> taps_;
-  mutable models::HostBatch batch_;
-};
-
-// Calls a pass that uses no context.
-void call(const std::function<void(const models::Inputs&)>& prepare,
-          const std::function<void(nn::Context&, const models::Inputs&)>& run) {
-  device::Queue queue(device::Kind::plan);
-  device::Ledger ledger;
-  device::Arena arena;
-  const shard::Layout layout({}, {}, {}, 1, 1);
-  const std::unique_ptr<comm::Comm> alone = comm::make_plan_comm(1);
-  comm::Mesh mesh = comm::make_plan_mesh({1, 1}, *alone);
-  shard::WeightStore weights({layout, mesh, queue, ledger}, 0);
-  nn::Context ctx{
-      .queue = queue, .arena = arena, .weights = weights, .gradients = nullptr, .batch = 1};
-  prepare({});
-  run(ctx, {});
-}
 
 // One group of the file.
 class Probes {
@@ -145,18 +70,8 @@ class Probes {
 
   // Runs the evaluator for each l2.
   void compare_accuracies(comm::Comm& world, Report& report) const {
-    const data::Dataset train = data_set("train", train_), test = data_set("test", test_);
-    CopyPass pass(rows_.features);
     for (size_t i = 0; i < l2_.size(); ++i) {
-      const eval::Result result = evaluator(double(l2_[i]))
-                                      ->run({.world = world,
-                                             .dataset = test,
-                                             .loader = {},
-                                             .batch = 7,
-                                             .pass = &pass,
-                                             .forward = call,
-                                             .further = {{"train_data", &train}}});
-      std::map<std::string, double> values(result.values.begin(), result.values.end());
+      const auto values = evaluate(world, *evaluator(double(l2_[i])), train_, test_);
       for (int64_t seed = 0; seed < accuracy_shape_[1]; ++seed)
         for (size_t s = 0; s < shots_.size(); ++s) {
           const double
@@ -198,16 +113,10 @@ class Probes {
     return count;
   }
   std::unique_ptr<eval::Evaluator> evaluator(double l2) const {
-    struct Root {
-      eval::EvalOptions options;
-      void bind(config::Table& t) { t.table("eval", options, ""); }
-    } root;
-    const std::string deck = fmt::format(
-        "[eval]\nkind = \"fewshot\"\ndata = \"test\"\ntrain_data = \"train\"\nevery_steps = 1\n"
-        "shots = [{}]\nseeds = {}\nl2_reg = [{:.17e}]\n",
-        fmt::join(shots_, ", "), accuracy_shape_[1], l2);
-    config::Deck({"probe.toml", deck, {}}, root).throw_if_any();
-    return eval::make_evaluator(root.options);
+    return make_evaluator(
+        fmt::format("kind = \"fewshot\"\ntrain_data = \"train\"\nshots = [{}]\nseeds = {}\nl2_reg "
+                    "= [{:.17e}]\n",
+                    fmt::join(shots_, ", "), accuracy_shape_[1], l2));
   }
 
   const CaseFile& file_;

@@ -59,6 +59,14 @@ class Keys {
     }
     return out;
   }
+  std::vector<int64_t> integers(const std::string& key) {
+    std::vector<int64_t> out;
+    for (const double v : numbers(key)) {
+      if (v != double(int64_t(v))) wrong(key, "no list of integers");
+      out.push_back(int64_t(v));
+    }
+    return out;
+  }
   [[noreturn]] void wrong(const std::string& key, const std::string& problem) const {
     file_.fail(path_ + "." + key, object_.contains(key)
                                       ? fmt::format("{} is {}", object_.at(key).dump(), problem)

@@ -16,6 +16,7 @@
 #include "base/text.hpp"
 #include "fewshot_case.hpp"
 #include "run_case.hpp"
+#include "ssl_case.hpp"
 
 namespace golden {
 namespace {
@@ -144,9 +145,14 @@ bool holds_predictions(const CaseFile& file) {
 int run_file(const std::string& path, const Settings& settings, comm::Mesh& mesh) {
   std::unique_ptr<CaseFile> file, parameters;  // of a case, or of predictions and their case
   std::unique_ptr<Runner> runner;
+  std::unique_ptr<SslCase> ssl;
   Problem problem = guarded([&] {
     file = std::make_unique<CaseFile>(path);
     if (holds_probes(*file)) return;
+    if (const SslKind* kind = find_ssl_kind(*file)) {
+      ssl = kind->make(*file, settings, mesh);
+      return;
+    }
     if (holds_predictions(*file))
       parameters = std::make_unique<CaseFile>(
           (std::filesystem::path(path).parent_path() / "case_ar.h5").string());
@@ -154,7 +160,9 @@ int run_file(const std::string& path, const Settings& settings, comm::Mesh& mesh
   });
   if (int code = agree(*mesh.world, problem)) return code;
   Report report;
-  if (!runner)
+  if (ssl)
+    ssl->run(report);
+  else if (!runner)
     run_probes(*file, *mesh.world, report);
   else if (parameters)
     runner->run_predictions(*file, report);

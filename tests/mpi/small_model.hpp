@@ -92,9 +92,7 @@ inline step::EngineOptions engine_options(const Case& c, int64_t total_steps) {
     tables["default"].kind = "cosine";
     tables["default"].shape = optim::schedule_rows().at("cosine").make_options();
     tables["default"].warmup = {config::Duration::Unit::steps, 2};
-    std::vector<std::string> paths;
-    for (const auto& p : parameters) paths.push_back(p.path);
-    optim::Policies resolved = optim::resolve_policies(optimizer, tables, paths);
+    optim::Policies resolved = optim::resolve_policies(optimizer, tables, parameters);
     CHECK(resolved.problems.empty(), "{}",
           resolved.problems.empty() ? "" : resolved.problems[0].text);
     policies = resolved.parameters;

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Clang 14 reads the sources of this build's product without a warning.
 
+It reads the sources of one folder together, because shared headers take most of the time, and one by one if they clash.
 It generates code only for files whose errors need that. To choose object files by hand, those of the tests as well:
     TRAINER=build/trainer tests/run/clang_test.py REGEX      ("." reads all)
 """
@@ -24,6 +25,7 @@ GCC_ONLY = ("-Wno-restrict",)
 COMMON = ("algorithm", "array", "atomic", "bit", "cmath", "condition_variable", "cstdint", "cstring", "filesystem", "functional", "limits",
           "map", "memory", "mutex", "numeric", "optional", "regex", "set", "span", "string", "thread", "unordered_map", "variant", "vector",
           "fmt/format.h", "fmt/ranges.h", "fmt/chrono.h")
+TOGETHER = 12  # sources that are read at once
 # These files use instructions that a pragma allows; only the code generator finds forbidden ones.
 GENERATED = ("vector_avx2.cpp", "vector_avx512.cpp", "vector_avx512_bf16.cpp")
 
@@ -43,6 +45,31 @@ def commands(path):
         generate = os.path.basename(entry["file"]) in GENERATED
         found[object_file] = (entry["directory"], arguments + (["-O1", "-o", "/dev/null"] if generate else ["-fsyntax-only"]))
     return found
+
+
+def groups_of(found):
+    """Lists of names whose sources can be read together: sources of one library that GCC compiles alone."""
+    libraries, groups = {}, []
+    for name, (_, arguments) in found.items():
+        if "-fsyntax-only" in arguments and "Unity/" not in name:
+            libraries.setdefault(name.split(".dir/")[0], []).append(name)
+        else:
+            groups.append([name])
+    for names in libraries.values():
+        groups += [names[i:i + TOGETHER] for i in range(0, len(names), TOGETHER)]
+    return groups
+
+
+def joined(found, names, scratch):
+    """The run that reads the sources of all names as one."""
+    folder, arguments = found[names[0]]
+    if len(names) == 1:
+        return folder, arguments
+    path = f"{scratch}/joined.cpp"
+    with open(path, "w", encoding="utf-8") as f:
+        f.writelines(f'#include "{found[name][1][found[name][1].index("-c") + 1]}"\n' for name in names)
+    source = arguments[arguments.index("-c") + 1]
+    return folder, [path if word == source else word for word in arguments]
 
 
 def clang(arguments, folder):
@@ -81,12 +108,23 @@ def main():
     bad = 0
     with tempfile.TemporaryDirectory() as scratch:
         common = compiled_headers(scratch, next(iter(found.values()))[1]) if found else ""
-        for name, (folder, arguments) in found.items():
+
+        def problems_of(names):
+            """What Clang says about the sources. Names of two sources may clash, so halves are read again."""
+            folder, arguments = joined(found, names, scratch)
             headers = ["-include-pch", common] if "-fsyntax-only" in arguments else []
             done = clang([*headers, *arguments], folder)
-            if done.returncode or done.stdout:
-                bad += 1
-                print(f"{name}\n{done.stdout}")
+            if not done.returncode and not done.stdout:
+                return []
+            if len(names) == 1:
+                return [f"{names[0]}\n{done.stdout}"]
+            half = len(names) // 2
+            return problems_of(names[:half]) + problems_of(names[half:])
+
+        for names in groups_of(found):
+            problems = problems_of(names)
+            bad += len(problems)
+            print("".join(problems), end="")
     times = os.times()
     print(f"{len(found)} sources and batches read by {CLANG} in {times.children_user + times.children_system:.0f} s of CPU,",
           f"{bad} with warnings or errors")

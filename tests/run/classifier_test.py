@@ -363,6 +363,17 @@ every_steps = 12
                 for name in {"loss", "accuracy", "l2_grads", "top1"} & one.keys():
                     self.assertAlmostEqual(one[name], other[name], delta=2e-5 * abs(other[name]), msg=(pool, name, one["step"]))
 
+    def test_parts_and_orders_by_class(self):
+        part = ["--set", "data.train.limit=3", "--set", "data.train.limit_per=class"]
+        self.expect(0, "12 of 41 samples", "order: by class, power 1",
+                    args=[self.deck(), *part, "--set", "train.shuffle=classes", "--set", "train.total_steps=3"])
+        fresh = ["--dir", self.folder + "/fresh"]
+        self.expect(4, "limit = 11, skip = 0: class '1' has 10 samples",
+                    args=[self.deck(), *fresh, *part[2:], "--set", "data.train.limit=11"])
+        self.expect(2, "class_field: the source has no field 'labels', nearest is 'label'",
+                    args=[self.deck(), *fresh, *part, "--set", "data.train.class_field=labels"])
+        self.expect(2, 'model.unknown = "ignore"', "train.micro_batch", args=[self.deck(), *fresh, "--set", "model.unknown=ignore"])
+
     def test_a_captioner_gives_its_encoder(self):
         """init.from with a map puts the trunk of another model below a fresh head."""
         captions = self.folder + "/captions"

@@ -152,8 +152,9 @@ class Docs(harness.RunTest):
         """Validates tables of a deck together with the rest of own.toml."""
         with open(f"{self.folder}/inputs/own.toml", encoding="utf-8") as f:
             deck = f.read()
-        for name in re.findall(r"^\[data\.(\w+)\]", text, re.M):
-            deck = re.sub(rf"^\[data\.{name}\]\n(?s:.*?)(?=^\[)", "", deck, flags=re.M)
+        for name in re.findall(r"^\[([\w.]+)\]", text, re.M):
+            for table in (name, name.rpartition(".")[0]):
+                deck = re.sub(rf"^\[{re.escape(table)}\]\n(?s:.*?)(?=^\[)", "", deck, flags=re.M)
         name = f"page_{len(self.output)}.toml"
         self.write(name, deck + "\n" + text)
         self.run_line(f"build/trainer {name} --validate")

@@ -217,6 +217,11 @@ class Golden(unittest.TestCase):
                                  "accuracy, l2 >= 16"):
                     self.assertIn(f"\n  {quantity} ", output)
 
+    def test_heads_and_losses(self):
+        self.refused("ssl/heads", "gradients", self.shifted("mlp_bn_relu/grads/clf.0.weight", 3, element=5))
+        self.refused("ssl/losses", "loss gradients", self.shifted("swav_queue/ranks4/step2/grad", 3, element=7))
+        self.refused("ssl/losses", "loss states", self.shifted("dino/ranks1/step2/center", 3, element=1))
+
     def test_probes(self):
         def swapped(f):
             rows = f["wide/seed1/indices"]

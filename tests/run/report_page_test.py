@@ -180,7 +180,7 @@ class ReportPage(harness.RunTest):
             f'<td class="value {kind}">{re.escape(html.escape(value))}</td><td class="default">{default}</td>')
         self.assertRegex(few, row("model.image_size", "16", "changed", "224"))
         self.assertRegex(few, row("optimizer.learning_rate", "0.01", "needed", "no default"))
-        self.assertRegex(few, row("optimizer.rule[0].match", '".*/kernel"', "needed", "no default"))
+        self.assertRegex(few, row("optimizer.rule[0].match", '".*/kernel"', "changed", "&quot;&quot;"))
         self.assertRegex(few, row("schedule.default.warmup_steps", "2", "changed", "unset"))
         self.assertNotIn(">run.seed<", few)
         self.assertRegex(every, row("run.seed", "0", "default", "0"))

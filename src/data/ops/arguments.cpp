@@ -33,6 +33,8 @@ const char* expected(Type type) {
       return "a number";
     case Type::numbers:
       return "a number or a list of numbers";
+    case Type::pairs:
+      return "a pair of numbers such as [0.1, 1], or a list of pairs";
     case Type::text:
       return "a text in quotes";
     case Type::size:
@@ -49,6 +51,9 @@ bool all_items(const Literal& v, bool (*test)(const Literal&)) {
   const LiteralList* list = std::get_if<LiteralList>(&v);
   return list && !list->empty() && std::all_of(list->begin(), list->end(), test);
 }
+bool is_pair(const Literal& v) {
+  return all_items(v, is_number) && std::get<LiteralList>(v).size() == 2;
+}
 
 bool fits(const Literal& v, Type type) {
   constexpr int64_t kLargestSide = 65536;
@@ -64,6 +69,8 @@ bool fits(const Literal& v, Type type) {
       return is_number(v);
     case Type::numbers:
       return is_number(v) || all_items(v, is_number);
+    case Type::pairs:
+      return is_pair(v) || all_items(v, is_pair);
     case Type::text:
       return is<std::string>(v);
     case Type::size:
@@ -154,6 +161,17 @@ std::vector<float> Arguments::numbers(std::string_view name) const {
   if (is_number(v)) return {float(as_number(v))};
   std::vector<float> out;
   for (const Literal& item : std::get<LiteralList>(v)) out.push_back(float(as_number(item)));
+  return out;
+}
+
+std::vector<std::pair<double, double>> Arguments::pairs(std::string_view name) const {
+  const LiteralList& list = std::get<LiteralList>(raw(name));
+  const auto pair = [](const LiteralList& two) {
+    return std::pair(as_number(two[0]), as_number(two[1]));
+  };
+  if (is_pair(raw(name))) return {pair(list)};
+  std::vector<std::pair<double, double>> out;
+  for (const Literal& item : list) out.push_back(pair(std::get<LiteralList>(item)));
   return out;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// central_crop, random_crop, inception_crop, flip_lr: select pixels. Random ops draw by global
+// central_crop, random_crop, inception_crop: select pixels. Random ops draw by global
 // position, so the crops differ in every epoch and do not depend on ranks or threads.
 #include <algorithm>
 #include <cmath>
@@ -136,34 +136,6 @@ class InceptionCrop : public Op {
   ResizeHow how_;
 };
 
-class Flip : public Op {
- public:
-  explicit Flip(const Arguments& a) : keys_(keys_of(a)) {}
-
-  Spec propagate(Spec spec) const override {
-    FieldSpec in = image_of(spec, keys_.in);
-    spec[keys_.out] = in;
-    return spec;
-  }
-
-  void apply(Sample& sample, const OpContext& context) const override {
-    Array out = array_of(sample, keys_.in);
-    check_image(out);
-    if (Draws(context.stream).uniform() < 0.5f) {
-      int64_t pixel = out.shape[2] * device::size_of(out.type), width = out.shape[1];
-      for (int64_t y = 0; y < out.shape[0]; ++y) {
-        uint8_t* row = out.bytes.data() + y * width * pixel;
-        for (int64_t x = 0; x < width / 2; ++x)
-          std::swap_ranges(row + x * pixel, row + (x + 1) * pixel, row + (width - 1 - x) * pixel);
-      }
-    }
-    sample[keys_.out] = std::move(out);
-  }
-
- private:
-  Keys keys_;
-};
-
 std::vector<Parameter> on_image(std::vector<Parameter> own) {
   for (Parameter& p : key_parameters("image", "image")) own.push_back(std::move(p));
   return own;
@@ -198,13 +170,6 @@ OpRow inception_crop_row() {
           on_image(std::move(own)),
           [](const Arguments& a, const OpEnvironment&) -> std::unique_ptr<Op> {
             return std::make_unique<InceptionCrop>(a);
-          }};
-}
-
-OpRow flip_lr_row() {
-  return {"flip_lr", "mirrored left to right with probability 1/2", on_image({}),
-          [](const Arguments& a, const OpEnvironment&) -> std::unique_ptr<Op> {
-            return std::make_unique<Flip>(a);
           }};
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// keep, drop, copy: choose the fields of a sample.
+// keep, drop, copy, index: choose the fields of a sample.
 #include <algorithm>
 
 #include "base/error.hpp"
@@ -57,6 +57,29 @@ class Copy : public Op {
   std::string in_, out_;
 };
 
+// Adds the sample's number within its data set, which memory banks and neighbours need.
+class SampleIndex : public Op {
+ public:
+  explicit SampleIndex(const Arguments& a) : key_(a.text("key")) {}
+
+  Spec propagate(Spec spec) const override {
+    spec[key_] = FieldSpec::array(device::DType::i32, {});
+    return spec;
+  }
+
+  void apply(Sample& sample, const OpContext& context) const override {
+    if (context.index < 0 || context.index > INT32_MAX)
+      base::fail(base::Exit::data, "the sample's number {} does not fit into i32", context.index);
+    Array out(device::DType::i32, {});
+    *out.i32() = int32_t(context.index);
+    sample[key_] = std::move(out);
+  }
+  bool touches(const std::string& field) const override { return field == key_; }
+
+ private:
+  std::string key_;
+};
+
 }  // namespace
 
 OpRow keep_row() {
@@ -95,6 +118,15 @@ OpRow coco_captions_row() {
           {{"outkey", Parameter::Type::text, "\"captions\"", "field to write"}},
           [](const Arguments& a, const OpEnvironment&) -> std::unique_ptr<Op> {
             return std::make_unique<Copy>("captions", a.text("outkey"));
+          }};
+}
+
+OpRow index_row() {
+  return {"index",
+          "the sample's number within its data set, i32",
+          {{"key", Parameter::Type::text, "\"index\"", "field to write"}},
+          [](const Arguments& a, const OpEnvironment&) -> std::unique_ptr<Op> {
+            return std::make_unique<SampleIndex>(a);
           }};
 }
 

@@ -103,6 +103,11 @@ class Normalise : public Op {
     return spec;
   }
 
+  std::optional<ByteScale> byte_scale(const Spec&, const std::string& field) const override {
+    if (keys_.in != field || keys_.out != field) return {};
+    return ByteScale{0, 1, 0, 1, levels_.mean, levels_.deviation};
+  }
+
   void apply(Sample& sample, const OpContext&) const override {
     const Array& in = array_of(sample, keys_.in);
     check_image(in);

@@ -38,6 +38,7 @@ struct Trace {
 struct OpContext {
   base::Stream stream;
   int64_t position = 0;
+  int64_t index = -1;  // number of the sample in its data set; -1: not one of a set
   const Places* places = nullptr;
   Trace* trace = nullptr;  // null: nothing is recorded
 };
@@ -57,9 +58,12 @@ class Op {
   // Returns false if the op neither reads nor writes the field. Ops that may follow value_range
   // override it.
   virtual bool touches(const std::string& /*field*/) const { return true; }
-  // Returns the scale if the op scales the pixels of the field, all channels alike, and does
-  // nothing else.
-  virtual std::optional<ByteScale> byte_scale(const std::string& /*field*/) const { return {}; }
+  // Returns the scale if the op scales the pixels of the field and does nothing else to it.
+  // `before` is the op's input.
+  virtual std::optional<ByteScale> byte_scale(const Spec& /*before*/,
+                                              const std::string& /*field*/) const {
+    return {};
+  }
   // Returns true if the op turns text into the ids of `field`. It then sets `ids` to those of
   // `text`, neither cut nor padded, and `padding` to the id that fills up the field.
   virtual bool tokenize(const std::string& /*field*/, const std::string& /*text*/,
@@ -79,6 +83,7 @@ struct Parameter {
     integer,  // 3
     number,   // 3 or 0.5
     numbers,  // a number or a list of them
+    pairs,    // [0.1, 1], or a list of such pairs
     text,     // "a"
     size,     // 64 or [48, 64]: height and width
     id,       // 3 or "<pad>"
@@ -104,6 +109,8 @@ class Arguments {
   double number(std::string_view name) const;
   // Returns one element if a single number was given.
   std::vector<float> numbers(std::string_view name) const;
+  // Returns one element if a single pair was given.
+  std::vector<std::pair<double, double>> pairs(std::string_view name) const;
   std::string text(std::string_view name) const;
   std::vector<std::string> texts(std::string_view name) const;
   std::pair<int64_t, int64_t> size(std::string_view name) const;  // height, width

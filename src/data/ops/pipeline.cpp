@@ -67,11 +67,13 @@ Pipeline::Pipeline(std::string_view text, Spec input, const OpEnvironment& envir
   }
 }
 
-void Pipeline::apply(Sample& sample, int64_t position, const Places* places, Trace* trace) const {
+void Pipeline::apply(Sample& sample, int64_t position, const Places* places, Trace* trace,
+                     int64_t index) const {
   for (const Stage& stage : stages_) {
     if (stage.left_out) continue;
     try {
-      stage.op->apply(sample, {stage.stream.sub(uint64_t(position)), position, places, trace});
+      stage.op->apply(sample,
+                      {stage.stream.sub(uint64_t(position)), position, index, places, trace});
     } catch (const base::Error& e) {
       base::fail(e.code(), "{}: {}", stage.name, e.what());
     }
@@ -86,7 +88,7 @@ int Pipeline::scaling_stage(const std::string& field) const {
     const bool bytes = before != stage.before.end() &&
                        before->second.kind == FieldSpec::Kind::array &&
                        before->second.type == device::DType::u8;
-    return bytes && stage.op->byte_scale(field) ? i : -1;
+    return bytes && stage.op->byte_scale(stage.before, field) ? i : -1;
   }
   return -1;
 }
@@ -94,14 +96,16 @@ int Pipeline::scaling_stage(const std::string& field) const {
 std::optional<ByteScale> Pipeline::byte_scale(const std::string& field) const {
   const int stage = scaling_stage(field);
   if (stage < 0 || !spec_.contains(field)) return {};
-  return stages_[size_t(stage)].op->byte_scale(field);
+  return stages_[size_t(stage)].op->byte_scale(stages_[size_t(stage)].before, field);
 }
 
 void Pipeline::leave_bytes(const std::string& field) {
   const int stage = scaling_stage(field);
-  CHECK(stage >= 0, "field '{}' is not made from bytes by value_range", field);
+  CHECK(stage >= 0, "field '{}' is not made from bytes by an op that only scales", field);
+  // The op may scale several fields of views.
+  for (auto& [name, known] : spec_)
+    if (scaling_stage(name) == stage) known.type = device::DType::u8;
   stages_[size_t(stage)].left_out = true;
-  spec_.at(field).type = device::DType::u8;
 }
 
 std::string Pipeline::keep_only(const std::string& field) {

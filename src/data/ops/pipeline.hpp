@@ -23,14 +23,16 @@ class Pipeline {
   const Spec& input() const { return input_; }
   const Spec& spec() const { return spec_; }  // after all ops
   // Returns the scale if the last op that touches the field scales bytes and does nothing else.
-  // leave_bytes leaves out this op: the field stays u8, and its reader scales the bytes.
+  // leave_bytes leaves out this op: the field, and all others that the op scales, stay u8, and
+  // their reader scales the bytes.
   std::optional<ByteScale> byte_scale(const std::string& field) const;
   void leave_bytes(const std::string& field);
   // Leaves out all ops that the field does not depend on. Returns the field of the input that it is
   // made from; "" if an op does not name it. Ops that stay keep their random streams.
   std::string keep_only(const std::string& field);
+  // `index`: OpContext::index.
   void apply(Sample& sample, int64_t position, const Places* places = nullptr,
-             Trace* trace = nullptr) const;
+             Trace* trace = nullptr, int64_t index = -1) const;
   // Turns a text into ids as the last op does that makes the field from text: ids that are neither
   // cut nor padded, and the id of padding. Returns false if there is no such op.
   bool tokenize(const std::string& field, const std::string& text, std::vector<int32_t>& ids,

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "base/error.hpp"
-#include "data/ops/op.hpp"
+#include "data/ops/views.hpp"
 
 // The bits must not depend on whether the compiler fuses a multiplication and an addition
 // (TRAINER_UNFUSED in CMakeLists.txt).
@@ -46,35 +46,42 @@ class ValueRange : public Op {
   }
 
   Spec propagate(Spec spec) const override {
-    const FieldSpec& in = field_of(spec, keys_.in);
-    if (in.kind != FieldSpec::Kind::array ||
-        (in.type != device::DType::u8 && in.type != device::DType::f32))
-      base::fail(base::Exit::config, "field '{}' is {}, not pixels{}", keys_.in, text_of(in),
-                 in.kind == FieldSpec::Kind::bytes ? "; put decode before it" : "");
-    if (width_.size() > 1 &&
-        (in.shape.empty() || (in.shape.back() >= 0 && in.shape.back() != int64_t(width_.size()))))
-      base::fail(base::Exit::config, "{} values of in_min or in_max for {}", width_.size(),
-                 text_of(in));
-    spec[keys_.out] = FieldSpec::array(device::DType::f32, in.shape);
+    for (const std::string& field : view_fields(spec, keys_.in)) {
+      const FieldSpec in = field_of(spec, field);
+      if (in.kind != FieldSpec::Kind::array ||
+          (in.type != device::DType::u8 && in.type != device::DType::f32))
+        base::fail(base::Exit::config, "field '{}' is {}, not pixels{}", field, text_of(in),
+                   in.kind == FieldSpec::Kind::bytes ? "; put decode before it" : "");
+      if (width_.size() > 1 &&
+          (in.shape.empty() || (in.shape.back() >= 0 && in.shape.back() != int64_t(width_.size()))))
+        base::fail(base::Exit::config, "{} values of in_min or in_max for {}", width_.size(),
+                   text_of(in));
+      spec[written_field(keys_, field)] = FieldSpec::array(device::DType::f32, in.shape);
+    }
     return spec;
   }
 
-  std::optional<ByteScale> byte_scale(const std::string& field) const override {
-    if (keys_.in != field || keys_.out != field || width_.size() != 1 || clip_) return {};
+  std::optional<ByteScale> byte_scale(const Spec& before, const std::string& field) const override {
+    if (keys_.in != keys_.out || width_.size() != 1 || clip_ ||
+        !is_view_field(before, keys_.in, field))
+      return {};
     return ByteScale{low_[0], width_[0], to_low_, to_width_};
   }
 
   void apply(Sample& sample, const OpContext& context) const override {
-    const Array& in = array_of(sample, keys_.in);
-    Array out = array_for(context, keys_.out, device::DType::f32, in.shape, in);
-    if (in.type == device::DType::u8)
-      convert(in.u8(), out);
-    else
-      convert(in.f32(), out);
-    if (clip_)
-      for (float* p = out.f32(); p != out.f32() + out.count(); ++p)
-        *p = std::min(std::max(*p, to_low_), to_high_);
-    sample[keys_.out] = std::move(out);
+    for (const std::string& field : view_fields(sample, keys_.in)) {
+      const Array& in = array_of(sample, field);
+      const std::string written = written_field(keys_, field);
+      Array out = array_for(context, written, device::DType::f32, in.shape, in);
+      if (in.type == device::DType::u8)
+        convert(in.u8(), out);
+      else
+        convert(in.f32(), out);
+      if (clip_)
+        for (float* p = out.f32(); p != out.f32() + out.count(); ++p)
+          *p = std::min(std::max(*p, to_low_), to_high_);
+      sample[written] = std::move(out);
+    }
   }
 
  private:

@@ -93,15 +93,21 @@ class ClassFolder : public Source {
                  kMostMemberBytes);
     Bytes bytes{size_t(file.size())};
     file.read(0, bytes.data(), bytes.size());
-    Array label(device::DType::i32, {});
-    *label.i32() = at(index).label;
     Sample out;
     out["image"] = std::move(bytes);
-    out["label"] = std::move(label);
+    out["label"] = label(index);
     return out;
+  }
+  Value field(int64_t index, const std::string& name) const override {
+    return name == "label" ? Value(label(index)) : Source::field(index, name);
   }
 
  private:
+  Array label(int64_t index) const {
+    Array out(device::DType::i32, {});
+    *out.i32() = at(index).label;
+    return out;
+  }
   const ClassImage& at(int64_t index) const {
     CHECK(index >= 0 && index < size(), "sample {} of {}", index, size());
     return images_[size_t(index)];

@@ -121,18 +121,22 @@ class Folder : public Source {
     Bytes bytes{size_t(file->size())};
     file->read(0, bytes.data(), bytes.size());
     out["image"] = std::move(bytes);
-    if (by_image_) {
-      Texts texts;
-      for (auto [c, last] = captions_.of_image(image); c < last; ++c)
-        texts.emplace_back(captions_.caption(c));
-      out["captions"] = std::move(texts);
-    } else {
-      out["text"] = std::string(captions_.caption(index));
-    }
+    out[text_field()] = text(index);
     return out;
+  }
+  Value field(int64_t index, const std::string& name) const override {
+    return name == text_field() ? text(index) : Source::field(index, name);
   }
 
  private:
+  const char* text_field() const { return by_image_ ? "captions" : "text"; }
+  Value text(int64_t index) const {
+    if (!by_image_) return std::string(captions_.caption(index));
+    Texts texts;
+    for (auto [c, last] = captions_.of_image(index); c < last; ++c)
+      texts.emplace_back(captions_.caption(c));
+    return texts;
+  }
   // Missing images end the job now, or appear in the summary and are replaced when their turn
   // comes.
   void look_for_images(const FolderOptions& options, const OpenContext& context) {

@@ -115,16 +115,14 @@ class Hdf5 : public Source {
   }
 
   Sample read(int64_t index) const override {
-    const File& file = file_of(index);
     Sample out;
-    try {
-      for (size_t f = 0; f < fields_.size(); ++f)
-        out[fields_[f].name] = value(file.datasets[f], index - file.first, fields_[f]);
-    } catch (const io::Failure& e) {
-      if (e.number() != 0) throw Unreadable(e.what());  // the file system is at fault
-      base::fail(Exit::data, "{}", e.what());
-    }
+    for (size_t f = 0; f < fields_.size(); ++f) out[fields_[f].name] = value(index, f);
     return out;
+  }
+  Value field(int64_t index, const std::string& name) const override {
+    for (size_t f = 0; f < fields_.size(); ++f)
+      if (fields_[f].name == name) return value(index, f);
+    return Source::field(index, name);
   }
 
  private:
@@ -231,6 +229,16 @@ class Hdf5 : public Source {
       }
     }
     return out;
+  }
+
+  Value value(int64_t index, size_t f) const {
+    const File& file = file_of(index);
+    try {
+      return value(file.datasets[f], index - file.first, fields_[f]);
+    } catch (const io::Failure& e) {
+      if (e.number() != 0) throw Unreadable(e.what());  // the file system is at fault
+      base::fail(Exit::data, "{}", e.what());
+    }
   }
 
   const File& file_of(int64_t index) const {

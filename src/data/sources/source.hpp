@@ -29,6 +29,8 @@ class Source {
   // Any thread may call it, in any order. Throws Error(Exit::data) if the sample cannot be read;
   // the caller adds key(index).
   virtual Sample read(int64_t index) const = 0;
+  // Returns one field of the sample, without reading the others where the source can do that.
+  virtual Value field(int64_t index, const std::string& name) const;
   virtual std::string key(int64_t index) const = 0;  // for messages: "shards/train-000.tar:000123"
   virtual std::string summary() const = 0;           // for the log: "83 tars"
   // Returns a number that differs between different sets, so that ranks which read different copies
@@ -66,8 +68,8 @@ struct OpenContext {
   bool substitutes = false;
   // Limits of i32 fields; samples with other values are bad samples.
   std::map<std::string, ValueLimit> limits = {};
-  // The field whose scaling is left to the model (Pipeline::leave_bytes); "" = none.
-  std::string bytes_field = {};
+  // The fields whose scaling is left to the model (Pipeline::leave_bytes).
+  std::vector<std::string> bytes_fields = {};
   // The folder of node-local copies of SourceOptions::files(); "" = read in place.
   std::string stage_dir = {};
   std::stop_token token = {};  // may request to give up opening (base/cancel.hpp)

@@ -142,25 +142,18 @@ class Webdataset : public Source {
   }
 
   Sample read(int64_t index) const override {
-    auto [number, sample] = find(index);
-    const Shard& shard = shards_[number];
-    auto [file, look] = open_.get(shard.local, number);
-    if (file->size() != shard.bytes || file->modified_ns() != shard.modified_ns ||
-        (look && file->has_changed()))
-      throw Unreadable(
-          fmt::format("'{}' has changed since it was indexed: start again", shard.path));
+    const auto [number, sample] = find(index);
+    const std::shared_ptr<const File> file = open_shard(number);
     Sample out;
-    for (size_t f = 0; f < fields_.size(); ++f) {
-      Place place = shard.places[sample * fields_.size() + f];
-      if (place.offset < 0) base::fail(Exit::data, "it has no member {}", fields_[f].member.text());
-      if (place.size > kMostMemberBytes)
-        base::fail(Exit::data, "member {} has {} bytes; at most {} are read",
-                   fields_[f].member.text(), place.size, kMostMemberBytes);
-      Bytes bytes(size_t(place.size));
-      file->read(place.offset, bytes.data(), bytes.size());
-      out[fields_[f].name] = value(std::move(bytes), fields_[f]);
-    }
+    for (size_t f = 0; f < fields_.size(); ++f)
+      out[fields_[f].name] = member(*file, shards_[number], sample, f);
     return out;
+  }
+  Value field(int64_t index, const std::string& name) const override {
+    const auto [number, sample] = find(index);
+    for (size_t f = 0; f < fields_.size(); ++f)
+      if (fields_[f].name == name) return member(*open_shard(number), shards_[number], sample, f);
+    return Source::field(index, name);
   }
 
  private:
@@ -169,6 +162,27 @@ class Webdataset : public Source {
     MemberName member;
     MemberKind kind;
   };
+
+  std::shared_ptr<const File> open_shard(size_t number) const {
+    const Shard& shard = shards_[number];
+    auto [file, look] = open_.get(shard.local, number);
+    if (file->size() != shard.bytes || file->modified_ns() != shard.modified_ns ||
+        (look && file->has_changed()))
+      throw Unreadable(
+          fmt::format("'{}' has changed since it was indexed: start again", shard.path));
+    return file;
+  }
+
+  Value member(const File& file, const Shard& shard, size_t sample, size_t f) const {
+    const Place place = shard.places[sample * fields_.size() + f];
+    if (place.offset < 0) base::fail(Exit::data, "it has no member {}", fields_[f].member.text());
+    if (place.size > kMostMemberBytes)
+      base::fail(Exit::data, "member {} has {} bytes; at most {} are read",
+                 fields_[f].member.text(), place.size, kMostMemberBytes);
+    Bytes bytes(size_t(place.size));
+    file.read(place.offset, bytes.data(), bytes.size());
+    return value(std::move(bytes), fields_[f]);
+  }
 
   static Value value(Bytes bytes, const Field& field) {
     if (field.kind == MemberKind::bytes) return bytes;

@@ -2,18 +2,23 @@
 #include "data/stream/order.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/error.hpp"
 #include "base/narrow.hpp"
 
 namespace data {
 
+namespace {
+base::Stream stream_of(uint64_t seed, std::string_view name) {
+  return {seed, name.empty() ? std::string("data.order") : fmt::format("data.order/{}", name)};
+}
+}  // namespace
+
 Order::Order(Shuffle shuffle, int64_t size, uint64_t seed, BlockShape shape, std::string_view name)
-    : shuffle_(shuffle),
-      size_(size),
-      stream_(seed, name.empty() ? std::string("data.order") : fmt::format("data.order/{}", name)),
-      shape_(shape) {
+    : shuffle_(shuffle), size_(size), stream_(stream_of(seed, name)), shape_(shape) {
   CHECK(size > 0, "an order of {} samples", size);
+  CHECK(shuffle != Shuffle::classes, "an order by class without classes");
   if (shuffle != Shuffle::blocks) {
     all_ = Permutation(size);
     return;
@@ -26,11 +31,41 @@ Order::Order(Shuffle shuffle, int64_t size, uint64_t seed, BlockShape shape, std
   all_ = Permutation(blocks);
 }
 
+Order::Order(const Classes& classes, double power, uint64_t seed, std::string_view name)
+    : shuffle_(Shuffle::classes),
+      size_(int64_t(classes.of_sample.size())),
+      stream_(stream_of(seed, name)) {
+  CHECK(size_ > 0, "an order of {} samples", size_);
+  auto by_class = std::make_shared<ByClass>();
+  by_class->begins = {0};
+  double sum = 0;
+  for (int64_t n : classes.sizes) {
+    by_class->begins.push_back(by_class->begins.back() + n);
+    sum += std::pow(double(n), 1 - power);
+    by_class->up_to.push_back(sum);
+  }
+  for (double& p : by_class->up_to) p /= sum;
+  by_class->samples.resize(size_t(size_));
+  std::vector<int64_t> next(by_class->begins.begin(), by_class->begins.end() - 1);
+  for (int64_t i = 0; i < size_; ++i)
+    by_class->samples[size_t(next[size_t(classes.of_sample[size_t(i)])]++)] = i;
+  by_class_ = std::move(by_class);
+}
+
+int64_t Order::index_by_class(const base::Stream& draws) const {
+  const ByClass& all = *by_class_;
+  const auto found = std::upper_bound(all.up_to.begin(), all.up_to.end() - 1, draws.uniform64(0));
+  const size_t c = size_t(found - all.up_to.begin());
+  const int64_t begin = all.begins[c], n = all.begins[c + 1] - begin;
+  return all.samples[size_t(begin + int64_t(draws.uniform64(1) * double(n)))];
+}
+
 int64_t Order::index(int64_t position) const {
   CHECK(position >= 0, "position {}", position);
   int64_t within = position % size_;
   if (shuffle_ == Shuffle::none) return within;
   base::Stream epoch = stream_.sub(uint64_t(position / size_));
+  if (by_class_) return index_by_class(epoch.sub(uint64_t(within)));
   return shuffle_ == Shuffle::exact ? all_.at(within, epoch) : index_in_blocks(within, epoch);
 }
 

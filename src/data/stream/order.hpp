@@ -5,12 +5,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "base/random.hpp"
+#include "data/stream/classes.hpp"
 #include "data/stream/permutation.hpp"
 
 namespace data {
@@ -20,9 +22,13 @@ enum class Shuffle {
   exact,  // every epoch permutes all samples anew
   // Every epoch permutes runs of neighbours anew and mixes the samples within windows of runs.
   blocks,
+  // Draws each sample anew, a class of n samples with a probability that goes as n^(1 - power).
+  classes,
 };
-inline constexpr std::pair<const char*, Shuffle> kShuffleNames[] = {
-    {"none", Shuffle::none}, {"exact", Shuffle::exact}, {"blocks", Shuffle::blocks}};
+inline constexpr std::pair<const char*, Shuffle> kShuffleNames[] = {{"none", Shuffle::none},
+                                                                    {"exact", Shuffle::exact},
+                                                                    {"blocks", Shuffle::blocks},
+                                                                    {"classes", Shuffle::classes}};
 
 // Shuffle::blocks cuts the set into blocks of `block` neighbours (the last one may be shorter). An
 // epoch reads the blocks in random order, `window` of them at a time (the last window may have
@@ -39,21 +45,33 @@ class Order {
   // `name` separates streams that must not run in step: each data set of a mixture has its own.
   Order(Shuffle shuffle, int64_t size, uint64_t seed, BlockShape shape = {},
         std::string_view name = "");
+  // Shuffle::classes: every position draws a sample of weight 1 / (samples of its class)^power,
+  // with replacement. power 0: all samples alike; 1: all classes alike.
+  Order(const Classes& classes, double power, uint64_t seed, std::string_view name = "");
 
   int64_t size() const { return size_; }
   int64_t epoch(int64_t position) const { return position / size_; }
-  // Returns the sample at this position; every sample appears exactly once in an epoch. Constant
-  // time and memory.
+  // Returns the sample at this position; every sample appears exactly once in an epoch,
+  // except with Shuffle::classes. Constant time, or logarithmic in the number of classes.
   int64_t index(int64_t position) const;
 
  private:
+  // The samples by class, and the probability of the classes up to each one.
+  struct ByClass {
+    std::vector<int64_t> samples;  // of class 0, then of class 1, ...
+    std::vector<int64_t> begins;   // [classes + 1]
+    std::vector<double> up_to;     // [classes]
+  };
+
   int64_t index_in_blocks(int64_t within, const base::Stream& epoch) const;
+  int64_t index_by_class(const base::Stream& draws) const;
 
   Shuffle shuffle_ = Shuffle::none;
   int64_t size_ = 1;
   base::Stream stream_;
   Permutation all_;  // exact: the samples; blocks: the blocks
   BlockShape shape_;
+  std::shared_ptr<const ByClass> by_class_;
 };
 
 }  // namespace data

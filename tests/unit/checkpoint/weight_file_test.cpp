@@ -113,28 +113,33 @@ TEST_F(WeightFile, EveryVersionTypeAndShape) {
       {"count.npy", npy(npy_header("<i4", "()"), std::string(4, '\1'))},
       {"params/c.npy",
        npy("{\"shape\":(),\"fortran_order\":True,\"descr\":\"<f4\"}", bytes_of(Floats{9}), 3)},
+      {"bn1.num_batches_tracked.npy",
+       npy(npy_header("<i8", "()"), bytes_of(std::vector<int64_t>{1000}))},
       {"names.npy", npy(npy_header("<U3", "(1,)"), std::string(12, '\0'))},
       {"params/none.npy", npy(npy_header("<f4", "(0, 7)"), "")},
   };
   for (bool deflate : {false, true}) {
     auto read = read_all(file("x.npz", zip(members, deflate)));
-    ASSERT_EQ(read.size(), 4u);
+    ASSERT_EQ(read.size(), 5u);
     EXPECT_EQ(read[0].first, "params/a/kernel");
     EXPECT_EQ(bytes_of(read[0].second), bytes_of(floats));
     EXPECT_EQ(read[1].second, rounded);
     EXPECT_EQ(read[2].second, Floats{9});
-    EXPECT_EQ(read[3].second, Floats{});
+    EXPECT_EQ(read[3].second, Floats{1000});
+    EXPECT_EQ(read[4].second, Floats{});
   }
   // Offsets need not follow the order of the names.
   std::string header =
       R"({"__metadata__":{"format":"np"},"b":{"dtype":"F32","shape":[2,3],"data_offsets":[32,56]},)"
-      R"("a":{"dtype":"F64","shape":[4],"data_offsets":[0,32]},"c":{"dtype":"F32","shape":[0],"data_offsets":[56,56]}}   )";
+      R"("a":{"dtype":"F64","shape":[4],"data_offsets":[0,32]},"c":{"dtype":"I64","shape":[],"data_offsets":[56,64]}}   )";
   auto read =
-      read_all(file("x.safetensors", safetensors(header, bytes_of(doubles) + bytes_of(floats))));
+      read_all(file("x.safetensors", safetensors(header, bytes_of(doubles) + bytes_of(floats) +
+                                                             bytes_of(std::vector<int64_t>{77}))));
   ASSERT_EQ(read.size(), 3u);
   EXPECT_EQ(read[0].first, "a");
   EXPECT_EQ(read[0].second, rounded);
   EXPECT_EQ(bytes_of(read[1].second), bytes_of(floats));
+  EXPECT_EQ(read[2].second, Floats{77});
 }
 
 TEST_F(WeightFile, NamesOfFiles) {

@@ -104,6 +104,54 @@ TEST(Order, LooksRandomInALargeSet) {
   EXPECT_NEAR(ascending, kSize / 2.0, 5 * std::sqrt(kSize / 12.0));
 }
 
+// ---- by class
+
+Classes uneven() {
+  Classes classes{.names = {"a", "b", "c"}, .sizes = {0, 0, 0}, .of_sample = {}};
+  for (int64_t i = 0; i < 1000; ++i)
+    classes.of_sample.push_back(i % 100 == 0 ? 0 : i % 12 == 1 ? 1 : 2);
+  for (int32_t c : classes.of_sample) ++classes.sizes[size_t(c)];
+  return classes;
+}
+
+TEST(OrderByClass, DrawsByThePowerOfFrequency) {
+  const Classes classes = uneven();
+  constexpr int64_t kDraws = 30'000;
+  for (double power : {0.0, 0.5, 1.0, 2.0}) {
+    const Order order(classes, power, 3);
+    EXPECT_EQ(order.size(), 1000);
+    std::vector<double> hits(3), of_sample(1000);
+    for (int64_t i = 0; i < kDraws; ++i) {
+      const int64_t sample = order.index(i);
+      ++hits[size_t(classes.of_sample[size_t(sample)])];
+      ++of_sample[size_t(sample)];
+    }
+    double sum = 0;
+    for (int64_t n : classes.sizes) sum += std::pow(double(n), 1 - power);
+    for (size_t c = 0; c < 3; ++c) {
+      const double p = std::pow(double(classes.sizes[c]), 1 - power) / sum;
+      EXPECT_NEAR(hits[c], kDraws * p, 5 * std::sqrt(kDraws * p)) << power << " " << c;
+      // The samples of a class are alike, by chi-square.
+      const double expected = hits[c] / double(classes.sizes[c]),
+                   freedom = double(classes.sizes[c] - 1);
+      double chi = 0;
+      for (size_t i = 0; i < 1000; ++i)
+        if (size_t(classes.of_sample[i]) == c)
+          chi += (of_sample[i] - expected) * (of_sample[i] - expected) / expected;
+      EXPECT_NEAR(chi, freedom, 5 * std::sqrt(2 * freedom)) << power << " " << c;
+    }
+  }
+}
+
+TEST(OrderByClass, DependsOnSeedEpochAndNameOnly) {
+  const Classes classes = uneven();
+  const Order a(classes, 1, 1), again(classes, 1, 1), b(classes, 1, 2), named(classes, 1, 1, "x");
+  EXPECT_EQ(epoch_of(a, 3), epoch_of(again, 3));
+  EXPECT_NE(epoch_of(a, 3), epoch_of(b, 3));
+  EXPECT_NE(epoch_of(a, 3), epoch_of(a, 4));
+  EXPECT_NE(epoch_of(a, 3), epoch_of(named, 3));
+}
+
 // ---- blocks
 
 TEST(OrderBlocks, EverySampleOncePerEpochForAnySize) {

@@ -203,7 +203,7 @@ TEST(Pipeline, ScalingMayBeLeftOut) {
   for (const char* other :
        {"resize(7)", "value_range(-1, 1) | flip_lr", "value_range(-1, 1, clip_values=True)",
         "value_range(0, 1) | value_range(-1, 1)", "value_range(-1, 1, in_max=[1, 2, 3])",
-        "value_range(-1, 1, outkey=\"other\")", "vgg_value_range",
+        "value_range(-1, 1, outkey=\"other\")", "vgg_value_range(outkey=\"other\")",
         "value_range(-1, 1) | copy(inkey=\"image\", outkey=\"again\")"})
     EXPECT_FALSE(Pipeline(other, spec, {}).byte_scale("image").has_value()) << other;
   EXPECT_FALSE(

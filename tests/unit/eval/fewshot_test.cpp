@@ -6,132 +6,20 @@
 #include <cmath>
 
 #include "base/numpy_random.hpp"
-#include "base/random.hpp"
-#include "models/embedder.hpp"
-#include "rig.hpp"
-#include "thread_ranks.hpp"
+#include "feature_rig.hpp"
 
 namespace few {
 
-constexpr int64_t kWidth = 5;
-constexpr int32_t kClasses = 3;
+using feature_rig::data_set;
+using feature_rig::Images;
+using feature_rig::kClasses;
+using feature_rig::kWidth;
+using feature_rig::MadeUpFeatures;
+using feature_rig::Work;
 
-// Sets of labelled images, each with its number, from 1, as its only pixel.
-struct Images {
-  std::string name;
-  int64_t size;
-  int32_t label_of(int64_t i) const {
-    return int32_t(base::Stream(3, name).bits(uint64_t(i)) % kClasses);
-  }
-  // Images of a class are alike.
-  float feature_of(int64_t i, int64_t f) const {
-    const base::Stream noise(4, name);
-    return float(base::Stream(5, "centre").normal(uint64_t(label_of(i) * kWidth + f)) +
-                 noise.normal(uint64_t(i * kWidth + f)));
-  }
-};
-
-class ImageSource : public data::Source {
- public:
-  explicit ImageSource(Images images, int32_t bad_label = 0)
-      : images_(std::move(images)), bad_label_(bad_label) {}
-  int64_t size() const override { return images_.size; }
-  std::string key(int64_t index) const override { return fmt::format("image:{}", index); }
-  std::string summary() const override { return ""; }
-  data::Sample read(int64_t index) const override {
-    data::Array image(rig::DType::f32, {1}), label(rig::DType::i32, {});
-    image.f32()[0] = float(index + 1);
-    *label.i32() = bad_label_ ? bad_label_ : images_.label_of(index);
-    data::Sample sample;
-    sample["image"] = std::move(image);
-    sample["label"] = std::move(label);
-    return sample;
-  }
-
- private:
-  Images images_;
-  int32_t bad_label_;
-};
-
-data::Dataset data_set(const Images& images, int32_t bad_label = 0) {
-  return {images.name, std::make_unique<ImageSource>(images, bad_label),
-          data::Pipeline("",
-                         {{"image", data::FieldSpec::array(rig::DType::f32, {1})},
-                          {"label", data::FieldSpec::array(rig::DType::i32, {})}},
-                         {})};
-}
-
-// Gives the images of the set that is embedded their features. The evaluator embeds the training
-// set first.
-class MadeUpFeatures : public models::EmbedPass {
- public:
-  MadeUpFeatures(Images train, Images test, int64_t train_calls, bool finite = true)
-      : train_(std::move(train)),
-        test_(std::move(test)),
-        train_calls_(train_calls),
-        finite_(finite),
-        taps_{{"pre_logits", {kWidth}, ""}} {}
-  std::string name() const override { return "embed(pre_logits)"; }
-  std::vector<models::InputSpec> inputs() const override { return {}; }
-  const std::vector<models::Tap>& taps() const override { return taps_; }
-  void prepare(const models::HostBatch& batch, const models::Inputs&) const override {
-    batch_ = batch;
-  }
-  void run(nn::Context&, const models::Inputs&, const std::vector<float*>& features) override {
-    const Images& images = calls++ < train_calls_ ? train_ : test_;
-    for (int64_t i = 0; i < batch_.examples; ++i) {
-      const int64_t e = int64_t(batch_.features.at("image").f32()[i]) - 1;
-      const bool padding = batch_.first_position + i >= images.size;
-      EXPECT_EQ(e, padding ? -1 : batch_.first_position + i) << images.name;
-      for (int64_t f = 0; f < kWidth; ++f)
-        features.at(0)[i * kWidth + f] = padding ? 1e9f
-                                         : !finite_ && e + 1 == images.size
-                                             ? NAN
-                                             : images.feature_of(e, f);
-    }
-  }
-  int64_t calls = 0;
-
- private:
-  Images train_, test_;
-  int64_t train_calls_;
-  bool finite_;
-  std::vector<models::Tap> taps_;
-  mutable models::HostBatch batch_;
-};
-
-struct Work {
-  int64_t train = 40, test = 23, batch = 6;
-  int ranks = 1;
-  std::string keys = {};
-  int64_t interrupt_after = -1;  // questions of a rank
-  bool finite = true;
-};
-
-eval::EvalOptions options(const std::string& keys) {
-  return rig::options("fewshot", "train_data = \"few\"\n" + keys);
-}
-
-std::vector<eval::Result> evaluate(const Work& w) {
-  const Images train{"few", w.train}, test{"val", w.test};
-  const data::Dataset train_set = data_set(train), test_set = data_set(test);
-  const std::unique_ptr<eval::Evaluator> evaluator = eval::make_evaluator(options(w.keys));
-  std::vector<eval::Result> out(static_cast<size_t>(w.ranks));
-  rig::ThreadRanks(w.ranks).run_all([&](comm::Comm& world) {
-    const int64_t rounds = (w.train + w.batch * w.ranks - 1) / (w.batch * w.ranks);
-    MadeUpFeatures pass(train, test, rounds, w.finite);
-    int64_t questions = 0;
-    out[size_t(world.rank())] =
-        evaluator->run({.world = world,
-                        .dataset = test_set,
-                        .loader = {},
-                        .batch = w.batch,
-                        .pass = &pass,
-                        .forward = rig::forward,
-                        .interrupted = [&] { return questions++ == w.interrupt_after; },
-                        .further = {{"train_data", &train_set}}});
-  });
-  return out;
+eval::EvalOptions options(const std::string& keys) { return feature_rig::options("fewshot", keys); }
+std::vector<eval::Result> evaluate(const Work& work) {
+  return feature_rig::evaluate("fewshot", work);
 }
 
 using Values = std::vector<std::pair<std::string, double>>;
@@ -294,7 +182,7 @@ TEST(Fewshot, RefusesSetsThatCannotServe) {
   const Images images{"few", 3};
   for (int32_t label : {-1, 1'000'000}) {
     const data::Dataset set = data_set(images, label);
-    MadeUpFeatures pass(images, images, 1);
+    MadeUpFeatures pass(images, images);
     try {
       rig::ThreadRanks(1).run_all([&](comm::Comm& world) {
         evaluator->run({.world = world,

@@ -171,6 +171,42 @@ TEST(ClassXent, RanksCountLargerLogitsAndEqualOnesBefore) {
   EXPECT_EQ(hits, (std::vector<uint8_t>{1, 1, 0, 0}));
 }
 
+TEST(ClassXent, UnknownLabelsHaveNeitherLossNorGradient) {
+  for (ClassLoss kind : {ClassLoss::softmax, ClassLoss::sigmoid})
+    for (int64_t columns : {5, 300}) {
+      TestQueue queue(2);
+      Tensor logits(normals(3 * columns, "z")), loss(3), known(normals(3 * columns, "z")),
+          known_loss(3);
+      std::vector<int32_t> labels{1, -1, 3}, all{1, 0, 3}, ranks(3), hits_ranks(3);
+      std::vector<uint8_t> hits(3, 7);
+      ClassXent a{.logits = logits,
+                  .labels = device::view(labels.data(), 3),
+                  .loss = loss,
+                  .ranks = device::view(ranks.data(), 3),
+                  .hits = device::view(hits.data(), 3),
+                  .rows = 3,
+                  .columns = columns,
+                  .kind = kind,
+                  .smoothing = 0.1f};
+      run(a, queue);
+      a.logits = known;
+      a.labels = device::view(all.data(), 3);
+      a.loss = known_loss;
+      a.ranks = device::view(hits_ranks.data(), 3);
+      a.hits = {};
+      run(a, queue);
+      EXPECT_EQ(loss[1], 0);
+      EXPECT_EQ(ranks[1], columns);
+      EXPECT_EQ(hits[1], 0);
+      for (int64_t r : {0, 2}) {
+        EXPECT_EQ(loss[r], known_loss[r]);
+        EXPECT_EQ(ranks[size_t(r)], hits_ranks[size_t(r)]);
+      }
+      for (int64_t i = 0; i < 3 * columns; ++i)
+        EXPECT_EQ(logits[i], i / columns == 1 ? 0 : known[i]) << i;
+    }
+}
+
 TEST(ClassXent, HugeLogitsStayFinite) {
   for (ClassLoss kind : {ClassLoss::softmax, ClassLoss::sigmoid}) {
     TestQueue queue;

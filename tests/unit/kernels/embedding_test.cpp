@@ -141,9 +141,9 @@ TEST(Patchify, TakesPatchesInRowColumnChannelOrder) {
     }
 }
 
-// The result has the bits of value_range followed by patchify.
+// The result has the bits of value_range and a normalisation per channel, followed by patchify.
 TEST(Patchify, ScalesBytes) {
-  const PixelRange range{0.5f, 253, -1.1f, 2.3f};
+  const PixelRange range{0.5f, 253, -1.1f, 2.3f, {0.1f, -0.2f, 0.3f}, {1.5f, 0.7f, 3}};
   for (int64_t patch : {3, 4, 14, 16}) {
     TestQueue queue(2);
     const int64_t side = 2 * patch + 1, count = 2 * side * side * 3,
@@ -154,7 +154,9 @@ TEST(Patchify, ScalesBytes) {
     for (int64_t i = 0; i < count; ++i) {
       // forbids fusing with the addition
       volatile float part = (float(bytes[size_t(i)]) - range.low) / range.width * range.to_width;
-      scaled.data()[i] = range.to_low + part;
+      volatile float all = range.to_low + part;
+      volatile float centred = all - range.mean[i % 3];
+      scaled.data()[i] = centred / range.deviation[i % 3];
     }
     run(Patchify{.patches = expected,
                  .image = scaled,

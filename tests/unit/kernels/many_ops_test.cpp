@@ -4,12 +4,17 @@
 #include "base/narrow.hpp"
 #include "kernels/adafactor.hpp"
 #include "kernels/adamw_update.hpp"
+#include "kernels/add_noise.hpp"
 #include "kernels/bf16_value.hpp"
 #include "kernels/cast.hpp"
 #include "kernels/cuda/launch_shapes.hpp"
 #include "kernels/ema_update.hpp"
+#include "kernels/lion_update.hpp"
+#include "kernels/max_abs.hpp"
 #include "kernels/momentum_update.hpp"
 #include "kernels/square_sums.hpp"
+#include "kernels/trust.hpp"
+#include "kernels/unit_rows.hpp"
 #include "rig.hpp"
 
 namespace {
@@ -125,6 +130,8 @@ Update update_of(int i, Memory& m, int64_t count) {
   u.rate = 0.1f + float(i) * 0.01f;
   u.decay = 0.01f * float(i % 3);
   u.schedule = 0.5f;
+  if (i % 8 == 2) u.inner.trust = m.squares(2);
+  if (i % 8 == 5) u.inner = {.decay = 0.01f, .ratio = 0.75f};
   return u;
 }
 View state_of(int i, Memory& m, int64_t count) {
@@ -225,15 +232,74 @@ TEST(ManyOps, AdamwUpdate) {
     const int64_t n = count_of(i);
     const Update u = update_of(i, m, n);
     const View mu = state_of(i, m, n), nu = m.squares(n, i % 10 == 6);
-    return AdamwUpdate{u,     mu,   nu, 0.75f, 0.25f, 0.875f, 0.125f, 0.4f, 0.001f * float(1 + i),
-                       1e-3f, 1e-4f};
+    AdamwUpdate a{u,     mu,   nu, 0.75f, 0.25f, 0.875f, 0.125f, 0.4f, 0.001f * float(1 + i),
+                  1e-3f, 1e-4f};
+    if (i % 4 == 1) a.nu_max = m.squares(n, i % 16 == 5);
+    return a;
+  });
+}
+
+TEST(ManyOps, LionUpdate) {
+  expect_the_bits_of_each<LionUpdate>([](int i, Memory& m) {
+    const Update u = update_of(i, m, count_of(i));
+    return LionUpdate{u, state_of(i, m, count_of(i)), 0.75f, 0.25f, 0.875f, 0.01f * float(i)};
+  });
+}
+
+TEST(ManyOps, TrustSumsAndRatios) {
+  expect_the_bits_of_each<TrustSums>([](int i, Memory& m) {
+    const int64_t n = count_of(i);
+    return TrustSums{.sums = m.doubles(2),
+                     .weights = m.normals(n, shift_of(i)),
+                     .gradient = m.normals(n, i % 4 == 2),
+                     .clip = i % 2 ? Clip{1, 1} : Clip{3, 1.5f},
+                     .decay = 0.01f * float(i % 3)};
+  });
+  expect_the_bits_of_each<TrustRatio>([](int i, Memory& m) {
+    return TrustRatio{.trust = m.normals(2),
+                      .sums = m.doubles(2),
+                      .rule = i % 2 ? Trust::larc : Trust::lars,
+                      .coefficient = 0.01f * float(1 + i),
+                      .eps = 1e-8f,
+                      .decay = 0.01f,
+                      .limit = i % 4 ? 0 : 0.5f};
+  });
+}
+
+TEST(ManyOps, LargestValues) {
+  expect_the_bits_of_each<MaxAbs>([](int i, Memory& m) {
+    const View largest = m.doubles(1);
+    return MaxAbs{largest, m.normals(count_of(i), shift_of(i))};
+  });
+}
+
+TEST(ManyOps, RowsAndTheirSquares) {
+  const int64_t widths[] = {1, 3, 17, 64, 700};
+  auto rows = [&](int i) { return count_of(i) / widths[i % 5] + 2; };
+  expect_the_bits_of_each<RowSquares>([&](int i, Memory& m) {
+    const View sums = m.doubles(rows(i));
+    return RowSquares{sums, m.normals(count_of(i), shift_of(i)), i % 3, widths[i % 5]};
+  });
+  expect_the_bits_of_each<UnitRows>([&](int i, Memory& m) {
+    const View x = m.normals(count_of(i), shift_of(i));
+    return UnitRows{x, m.doubles(rows(i)), i % 3, widths[i % 5],
+                    i % 4 == 3 ? m.squares(3) : View{}};
+  });
+}
+
+TEST(ManyOps, Noise) {
+  expect_the_bits_of_each<AddNoise>([](int i, Memory& m) {
+    const int64_t n = count_of(i);
+    const View y = m.normals(n, shift_of(i)), x = i % 3 ? y : m.normals(n, i % 4 == 2);
+    return AddNoise{y, x, base::Stream(uint64_t(i), "noise"), 100 * i, 0.1f};
   });
 }
 
 TEST(ManyOps, MomentumAndPlainUpdate) {
   expect_the_bits_of_each<MomentumUpdate>([](int i, Memory& m) {
     const Update u = update_of(i, m, count_of(i));
-    return MomentumUpdate{u, state_of(i, m, count_of(i)), 0.75f, 0.01f * float(i), i % 4 < 2};
+    return MomentumUpdate{
+        u, state_of(i, m, count_of(i)), 0.75f, 0.01f * float(i), i % 4 < 2, i % 5 ? 1 : 0.7f};
   });
   expect_the_bits_of_each<ApplyUpdate>(
       [](int i, Memory& m) { return ApplyUpdate{update_of(i, m, count_of(i))}; });

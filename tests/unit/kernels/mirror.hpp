@@ -10,27 +10,42 @@
 #include "device/queue.hpp"
 #include "kernels/adafactor.hpp"
 #include "kernels/adamw_update.hpp"
+#include "kernels/add_noise.hpp"
 #include "kernels/apply_update.hpp"
 #include "kernels/attention.hpp"
+#include "kernels/average_pool.hpp"
+#include "kernels/batch_norm.hpp"
 #include "kernels/cast.hpp"
 #include "kernels/class_xent.hpp"
 #include "kernels/clip_gradient.hpp"
+#include "kernels/convolution.hpp"
 #include "kernels/decode_attention.hpp"
 #include "kernels/elementwise.hpp"
 #include "kernels/ema_update.hpp"
 #include "kernels/embedding.hpp"
+#include "kernels/example_sums.hpp"
 #include "kernels/gelu.hpp"
 #include "kernels/gemm.hpp"
 #include "kernels/layer_norm.hpp"
+#include "kernels/lion_update.hpp"
 #include "kernels/loss_scale.hpp"
 #include "kernels/loss_sums.hpp"
+#include "kernels/max_abs.hpp"
+#include "kernels/max_pool.hpp"
 #include "kernels/mix_images.hpp"
 #include "kernels/momentum_update.hpp"
 #include "kernels/patchify.hpp"
+#include "kernels/rank_hits.hpp"
 #include "kernels/row_product.hpp"
+#include "kernels/scale_pixels.hpp"
 #include "kernels/softmax_xent.hpp"
 #include "kernels/square_sums.hpp"
+#include "kernels/target_counts.hpp"
+#include "kernels/target_xent.hpp"
 #include "kernels/token_mean.hpp"
+#include "kernels/trust.hpp"
+#include "kernels/unit_rows.hpp"
+#include "loss_views.hpp"
 
 namespace rig {
 
@@ -86,15 +101,28 @@ inline Views views(kernels::RowProduct& a) { return {&a.c, &a.a, &a.b, &a.bias, 
 inline Views views(kernels::EmbeddingForward& a) { return {&a.y, &a.ids, &a.table, &a.positions}; }
 inline Views views(kernels::EmbeddingBackward& a) { return {&a.dtable, &a.dy, &a.ids}; }
 inline Views views(kernels::Patchify& a) { return {&a.patches, &a.image}; }
+inline Views views(kernels::ScalePixels& a) { return {&a.y, &a.x}; }
 inline Views views(kernels::SoftmaxXent& a) {
   return {&a.logits, &a.labels, &a.row_scale, &a.loss_scale, &a.loss};
 }
 inline Views views(kernels::ClassXent& a) {
   return {&a.logits, &a.labels, &a.others, &a.shares, &a.loss, &a.ranks, &a.hits, &a.loss_scale};
 }
-inline Views views(kernels::MixImages& a) { return {&a.y, &a.x, &a.shares}; }
+inline Views views(kernels::TargetXent& a) {
+  return {&a.logits, &a.targets, &a.weights, &a.loss, &a.hits, &a.loss_scale};
+}
+inline Views views(kernels::TargetCounts& a) { return {&a.counts, &a.values}; }
+inline Views views(kernels::CountWeights& a) { return {&a.weights, &a.counts, &a.factor}; }
+inline Views views(kernels::MixImages& a) { return {&a.y, &a.x, &a.shares, &a.boxes}; }
 inline Views views(kernels::TokenMeanForward& a) { return {&a.y, &a.x}; }
 inline Views views(kernels::TokenMeanBackward& a) { return {&a.dx, &a.dy}; }
+inline Views views(kernels::ConvolutionForward& a) { return {&a.y, &a.x, &a.weight}; }
+inline Views views(kernels::ConvolutionBackwardData& a) { return {&a.dx, &a.dy, &a.weight}; }
+inline Views views(kernels::ConvolutionBackwardWeights& a) { return {&a.dw, &a.x, &a.dy}; }
+inline Views views(kernels::MaxPoolForward& a) { return {&a.y, &a.place, &a.x}; }
+inline Views views(kernels::MaxPoolBackward& a) { return {&a.dx, &a.dy, &a.place}; }
+inline Views views(kernels::AveragePoolForward& a) { return {&a.y, &a.x}; }
+inline Views views(kernels::AveragePoolBackward& a) { return {&a.dx, &a.dy}; }
 inline Views views(kernels::GatherRows& a) { return {&a.y, &a.x, &a.index}; }
 inline Views views(kernels::ScatterRows& a) { return {&a.y, &a.x, &a.index}; }
 inline Views views(kernels::Add& a) { return {&a.y, &a.a, &a.b}; }
@@ -111,7 +139,7 @@ inline Views views(kernels::AdafactorFactors& a) {
           &a.over_x,   &a.over_y,   &a.clip.decided};
 }
 inline Views views(kernels::Update& a) {
-  return {&a.weights, &a.gradient, &a.sums, &a.clip.decided};
+  return {&a.weights, &a.gradient, &a.sums, &a.clip.decided, &a.inner.trust};
 }
 inline Views views(kernels::AdafactorScaling& a) {
   return {&a.v, &a.factor_over_x, &a.factor_over_y};
@@ -126,17 +154,51 @@ inline Views views(kernels::AdafactorUpdate& a) {
 inline Views views(kernels::AdafactorRms& a) {
   return both({&a.sum, &a.gradient, &a.clip.decided}, views(a.scaling));
 }
-inline Views views(kernels::AdamwUpdate& a) { return both(views(a.update), {&a.mu, &a.nu}); }
+inline Views views(kernels::AdamwUpdate& a) {
+  return both(views(a.update), {&a.mu, &a.nu, &a.nu_max});
+}
+inline Views views(kernels::LionUpdate& a) { return both(views(a.update), {&a.mu}); }
+inline Views views(kernels::TrustSums& a) {
+  return {&a.sums, &a.weights, &a.gradient, &a.clip.decided};
+}
+inline Views views(kernels::TrustRatio& a) { return {&a.trust, &a.sums}; }
+inline Views views(kernels::MaxAbs& a) { return {&a.largest, &a.x}; }
+inline Views views(kernels::RowSquares& a) { return {&a.sums, &a.x}; }
+inline Views views(kernels::UnitRows& a) { return {&a.x, &a.sums, &a.decided}; }
+inline Views views(kernels::AddNoise& a) { return {&a.y, &a.x}; }
 inline Views views(kernels::MomentumUpdate& a) { return both(views(a.update), {&a.trace}); }
 inline Views views(kernels::ApplyUpdate& a) { return views(a.update); }
 inline Views views(kernels::ClipGradient& a) {
-  return {&a.decision, &a.norm, &a.squares, &a.places, &a.must_be_finite, &a.found};
+  return {&a.decision, &a.norm, &a.squares, &a.places, &a.must_be_finite, &a.found, &a.largest};
 }
 inline Views views(kernels::EmaUpdate& a) { return {&a.average, &a.values, &a.decided}; }
-inline Views views(kernels::LossScale& a) { return {&a.decision, &a.norm, &a.state}; }
+inline Views views(kernels::LossScale& a) { return {&a.decision, &a.norm, &a.state, &a.largest}; }
 inline Views views(kernels::LossSums& a) {
   return {&a.sums, &a.loss, &a.first, &a.weights, &a.flags};
 }
+inline Views views(kernels::RankHits& a) { return {&a.hits, &a.ranks}; }
+inline Views views(kernels::ExampleSums& a) { return {&a.sums, &a.values}; }
+inline Views with_values(Views all, kernels::BatchNormValues& v) {
+  for (device::View* view : {&v.mean, &v.rstd, &v.scale, &v.bias}) all.push_back(view);
+  return all;
+}
+inline Views views(kernels::BatchNormSums& a) { return {&a.sums, &a.x}; }
+inline Views views(kernels::BatchNormStatistics& a) {
+  return {&a.mean, &a.rstd, &a.moments, &a.sums, &a.running_mean, &a.running_variance};
+}
+inline Views views(kernels::BatchNormRunning& a) {
+  return {&a.mean, &a.variance, &a.batches, &a.moments};
+}
+inline Views views(kernels::BatchNormForward& a) {
+  return with_values(with_values({&a.y, &a.x, &a.shortcut}, a.norm), a.shortcut_norm);
+}
+inline Views views(kernels::BatchNormBackwardSums& a) {
+  return with_values({&a.sums, &a.g, &a.dy, &a.add, &a.y, &a.x}, a.norm);
+}
+inline Views views(kernels::BatchNormBackward& a) {
+  return with_values({&a.dx, &a.dy, &a.x, &a.sums}, a.norm);
+}
+inline Views views(kernels::BatchNormGradients& a) { return {&a.dscale, &a.dbias, &a.sums}; }
 
 // Copies host memory of some views to the GPU, and redirects the views to the copies. Views may
 // overlap; their copies then overlap equally.

@@ -29,6 +29,25 @@ inline View narrow_view(std::vector<uint16_t>& v) {
   return {v.data(), narrow_type(), int64_t(v.size())};
 }
 
+// A tensor of f32, or of the narrow type.
+class Numbers {
+ public:
+  Numbers(const std::vector<float>& values, bool narrow)
+      : wide_(values, 1), narrow_(narrowed(values)), is_narrow_(narrow) {}
+  View view() { return is_narrow_ ? narrow_view(narrow_) : wide_.view(); }
+  std::vector<float> values() const {
+    if (!is_narrow_) return wide_.values();
+    std::vector<float> out;
+    for (uint16_t bits : narrow_) out.push_back(widened(bits));
+    return out;
+  }
+
+ private:
+  Tensor wide_;
+  std::vector<uint16_t> narrow_;
+  bool is_narrow_;
+};
+
 // Returns the rounding error of the type relative to that of bf16.
 inline double narrow_part() { return narrow_type() == device::DType::f16 ? 0.125 : 1; }
 

@@ -334,8 +334,13 @@ TEST(UpdateOps, ClipGradientDecides) {
   std::vector<float> decision(3);
   std::vector<double> finite{1e300, -2}, found(700);
   auto decide = [&](float bound, std::vector<float> expected) {
-    run(ClipGradient{view32(decision), view64(norm), view64(squares), view(places.data(), 700),
-                     view64(finite), view64(found), bound},
+    run(ClipGradient{.decision = view32(decision),
+                     .norm = view64(norm),
+                     .squares = view64(squares),
+                     .places = view(places.data(), 700),
+                     .must_be_finite = view64(finite),
+                     .found = view64(found),
+                     .bound = bound},
         queue);
     EXPECT_EQ(decision, expected) << bound;
   };
@@ -369,7 +374,12 @@ TEST(UpdateOps, LossScaleMoves) {
                   std::vector<float> moved, float bound = 0) {
     norm[0] = scaled_norm;
     decision = {1, 1, apply ? 1.0f : 0.0f};
-    run(LossScale{view32(decision), view64(norm), view32(state), bound, rule}, queue);
+    run(LossScale{.decision = view32(decision),
+                  .norm = view64(norm),
+                  .state = view32(state),
+                  .bound = bound,
+                  .rule = rule},
+        queue);
     EXPECT_EQ(decision, decided) << scaled_norm;
     EXPECT_EQ(state, moved) << scaled_norm;
   };

@@ -11,6 +11,7 @@
 
 #include "kernels/loss_sums.hpp"
 #include "kernels/mix_images.hpp"
+#include "models/vit_trunk.hpp"
 
 namespace {
 

@@ -3,6 +3,7 @@
 // example's own caption, in batches and lists of all sizes.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 

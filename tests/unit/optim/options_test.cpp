@@ -220,6 +220,122 @@ TEST(Options, ProblemsOfRules) {
   EXPECT_EQ(r.size(), 4u);
 }
 
+std::vector<shard::Parameter> resnet_parameters() {
+  std::vector<shard::Parameter> out;
+  auto add = [&](const std::string& path, std::vector<int64_t> shape) {
+    out.emplace_back().path = path;
+    out.back().shape = std::move(shape);
+  };
+  add("trunk/conv1.weight", {8, 3, 7, 7});
+  add("trunk/bn1.weight", {8});
+  add("trunk/bn1.bias", {8});
+  add("trunk/layer1.0.downsample.1.weight", {8});
+  add("head/clf.0.weight", {4, 8});
+  add("head/clf.0.bias", {4});
+  add("head/prototypes0.weight_g", {4, 1});
+  add("encoder/LayerNorm_0/scale", {8});
+  add("encoder/LayerNorm_0/bias", {8});
+  add("encoder/attention/query/kernel", {8, 2, 4});
+  add("encoder/attention/query/bias", {2, 4});
+  add("pos_embedding", {1, 9, 8});
+  return out;
+}
+
+TEST(Options, RolesOfParameters) {
+  using enum optim::ParameterRole;
+  EXPECT_EQ(optim::roles_of(resnet_parameters()),
+            (std::vector{weight, norm, norm, norm, weight, bias, weight, norm, norm, weight, bias,
+                         weight}));
+  const auto policies = optim::resolve_policies({}, {}, resnet_parameters());
+  const std::vector<double> decay = {1, 0, 0, 0, 1, 0, 1, 0, 0, 1, 0, 0};
+  for (size_t p = 0; p < decay.size(); ++p)
+    EXPECT_EQ(policies.parameters[p].decay_scale, decay[p]) << p;
+}
+
+TEST(Options, RulesOfRoles) {
+  Root root;
+  EXPECT_EQ(problems(R"(
+[optimizer]
+kind = "sgd"
+learning_rate = 1
+weight_decay = 1
+momentum = 0.9
+nesterov = true
+decay_form = "gradient"
+decay_schedule = "decay"
+clip_norm = 1
+clip_type = "inf"
+drop_norm = 100
+[optimizer.trust]
+rule = "larc"
+clip = true
+[[optimizer.rule]]
+match = "head/.*"
+of = ["bias"]
+decay_scale = 0
+frozen_until_epochs = 2
+trust = false
+[[optimizer.rule]]
+of = ["norm", "bias"]
+decay_scale = 0
+[[optimizer.rule]]
+match = ".*"
+decay_scale = 1
+[schedule.decay]
+kind = "phases"
+phase = [{kind = "cosine", start = 0.04, end = 0.4}]
+)",
+                     root),
+            std::vector<std::string>{});
+  const auto r =
+      optim::resolve_policies(root.optimizer, root.schedules, resnet_parameters(), {1000, 10, 500});
+  EXPECT_TRUE(r.problems.empty()) << r.problems[0].text;
+  EXPECT_EQ(r.schedules, (std::vector<std::string>{"default", "decay"}));
+  for (size_t p = 0; p < r.parameters.size(); ++p) {
+    const bool head_bias = p == 5, decays = p == 0 || p == 4 || p == 6 || p == 9 || p == 11;
+    EXPECT_EQ(r.parameters[p].decay_scale, decays) << p;
+    EXPECT_EQ(r.parameters[p].frozen_steps, head_bias ? 100 : 0) << p;
+    EXPECT_EQ(r.parameters[p].trust, !head_bias) << p;
+    EXPECT_EQ(r.parameters[p].decay_schedule, decays ? 1 : -1) << p;
+  }
+}
+
+TEST(Options, MistakesOfPublishedKeys) {
+  const std::string start = "[optimizer]\nlearning_rate = 1\n";
+  struct {
+    std::string text, mention;
+  } cases[] = {
+      {"rule = [{decay_scale = 1}]\n", "give match, of, or both"},
+      {"rule = [{of = [\"biases\"]}]\n", "bias"},
+      {"rule = [{match = \".*\", frozen = true, frozen_until_steps = 3}]\n", "frozen_until"},
+      {"rule = [{match = \".*\", trust = false}]\n", "optimizer.trust"},
+      {"kind = \"sgd\"\nnesterov = true\n", "needs momentum"},
+      {"kind = \"sgd\"\nweight_decay = 1\n[optimizer.trust]\n", "decay_form"},
+      {"kind = \"adafactor\"\n[optimizer.trust]\n", "reads gradients before"},
+      {"kind = \"adafactor\"\ndecay_form = \"gradient\"\n", "reads gradients before"},
+      {"kind = \"sgd\"\n[optimizer.trust]\nrule = \"lars\"\nclip = true\n", "is larc's"},
+      {"[schedule.default]\nkind = \"phases\"\nphase = [{kind = \"multistep\", values = [1, 2], "
+       "num_epochs = 9, milestones = [1, 2]}]\n",
+       "need 1 milestones"},
+      {"[schedule.default]\nkind = \"phases\"\nphase = [{kind = \"cosin\"}]\n", "cosine"},
+      {"[schedule.default]\nkind = \"phases\"\nphase = [{kind = \"cosine\", strat = 1}]\n",
+       "start"},
+  };
+  for (const auto& c : cases) {
+    Root root;
+    const auto lines = problems(start + c.text, root);
+    EXPECT_TRUE(std::any_of(lines.begin(), lines.end(),
+                            [&](auto& l) { return l.find(c.mention) != l.npos; }))
+        << c.text << "gave: " << (lines.empty() ? "nothing" : lines[0]);
+  }
+  optim::OptimizerOptions o;
+  o.decay_schedule = "decya";
+  o.rules = {{.match = ".*", .of = {"bias"}}, {.match = ".*"}};
+  const auto r = optim::resolve_policies(o, {{"decay", {}}}, std::vector<std::string>{"a/kernel"});
+  EXPECT_TRUE(mentions(r.problems, "optimizer.decay_schedule", "decay"));
+  EXPECT_TRUE(mentions(r.problems, "optimizer.rule.0.match", "of bias matches no parameter"));
+}
+
 TEST(Options, ABrokenPatternIsReportedOnce) {
   optim::OptimizerOptions o;
   o.rules.resize(2);

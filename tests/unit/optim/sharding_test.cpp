@@ -9,6 +9,7 @@
 #include "optim/adamw.hpp"
 #include "optim/momentum.hpp"
 #include "optim/registry.hpp"
+#include "optim/sgd.hpp"
 #include "rig.hpp"
 
 namespace {
@@ -44,12 +45,25 @@ Job job_for(const std::string& variant) {
   Job s;
   s.parameters = model();
   s.groups = {"a/.*", ".*kernel"};
-  s.options.kind = variant == "adafactor_clipped" ? "adafactor" : variant;
+  s.options.kind = variant.substr(0, variant.find('_'));
   if (variant == "adafactor_clipped") {
     auto m = std::make_shared<optim::AdafactorOptions>();
     m->clipping_threshold = 0.5;
     m->momentum_type = device::DType::f32;
     s.options.method = m;
+  }
+  if (variant.starts_with("sgd_")) {
+    auto m = std::make_shared<optim::SgdOptions>();
+    m->momentum = 0.9;
+    s.options.method = m;
+    s.options.decay_form = optim::DecayForm::gradient;
+  }
+  if (variant == "sgd_larc")
+    s.options.trust = optim::TrustOptions{.coefficient = 0.02, .clip = true};
+  if (variant == "sgd_lars") {
+    s.options.trust = optim::TrustOptions{.rule = kernels::Trust::lars, .exclude_vectors = true};
+    s.options.clip_type = optim::ClipType::infinity;
+    for (shard::Parameter& p : s.parameters) p.unit_rows = p.path == "c/embedding";
   }
   s.options.learning_rate = 0.1;
   s.options.weight_decay = 0.02;
@@ -101,15 +115,15 @@ Outcome run_all(Job s, int steps = 4) {
   return run(r, s.parameters, 1, steps);
 }
 
-// Needs the norms of weights and gradients before its update, as LARS does: two sums of each tensor
-// except biases.
-struct TrustOptions : optim::MethodOptions {
+// Needs the norms of weights and gradients before its update: two sums of each tensor except
+// biases.
+struct RatioOptions : optim::MethodOptions {
   std::unique_ptr<optim::Method> make(const shard::Fabric& fabric) const override;
 };
 
-class Trust : public optim::Method {
+class Ratio : public optim::Method {
  public:
-  explicit Trust(const shard::Fabric& fabric) : Method(fabric) {}
+  explicit Ratio(const shard::Fabric& fabric) : Method(fabric) {}
   int64_t measures(int parameter) const override { return is_bias(parameter) ? 0 : 2; }
   void measure(const optim::Piece& piece, device::View weights, device::View gradient,
                device::View sums) override {
@@ -146,8 +160,8 @@ class Trust : public optim::Method {
   kernels::OpList<kernels::ApplyUpdate> updates_;
 };
 
-std::unique_ptr<optim::Method> TrustOptions::make(const shard::Fabric& fabric) const {
-  return std::make_unique<Trust>(fabric);
+std::unique_ptr<optim::Method> RatioOptions::make(const shard::Fabric& fabric) const {
+  return std::make_unique<Ratio>(fabric);
 }
 
 void expect_same_bits(const Outcome& a, const Outcome& b) {
@@ -170,7 +184,7 @@ void expect_near(const Tensor& a, const Tensor& b, double relative, const std::s
 TEST(Measures, SeveralSumsOfWeightsAndGradients) {
   Job s = job_for("sgd");
   s.kind = device::Kind::cpu;  // this method reads its sums on the host
-  s.options.method = std::make_shared<TrustOptions>();
+  s.options.method = std::make_shared<RatioOptions>();
   s.options.clip_norm = s.options.weight_decay = 0;
   s.cuts = 16;
   const Outcome one = run_all(s, 1);
@@ -202,7 +216,7 @@ TEST(Measures, SeveralSumsOfWeightsAndGradients) {
 // A state tensor needs no policy and has no gradient, optimizer state or norm. The optimizer leaves
 // it unchanged.
 TEST(State, IsNoBusinessOfOptimizers) {
-  for (const char* kind : {"adafactor", "adamw", "momentum", "sgd"}) {
+  for (const char* kind : {"adafactor", "adamw", "lion", "momentum", "sgd", "sgd_lars"}) {
     Job s = job_for(kind);
     const Outcome without = run_all(s, 2);
     s.parameters.push_back(rig::parameter("a/mean", {130}));
@@ -333,10 +347,10 @@ TEST_P(Sharding, StatePerRankIsItsShare) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Methods, Sharding,
-                         testing::Values("adafactor", "adafactor_clipped", "adamw", "momentum",
-                                         "sgd"),
+                         testing::Values("adafactor", "adafactor_clipped", "adamw", "lion",
+                                         "momentum", "sgd", "sgd_momentum", "sgd_larc", "sgd_lars"),
                          [](const auto& test) { return test.param; });
 
-TEST(ShardingRegistry, EveryOptimizerIsCovered) { EXPECT_EQ(optim::methods().size(), 4u); }
+TEST(ShardingRegistry, EveryOptimizerIsCovered) { EXPECT_EQ(optim::methods().size(), 5u); }
 
 }  // namespace

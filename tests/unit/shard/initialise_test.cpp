@@ -45,6 +45,8 @@ Statistics of(const std::vector<float>& x) {
 constexpr int64_t kMany = 200000;
 const Init kNormal{.kind = Init::Kind::normal, .std = 0.0360844};
 const Init kLecun{.kind = Init::Kind::lecun_normal, .fan_in = 768};
+const Init kUniform{.kind = Init::Kind::uniform, .value = 0.25};
+const Init kUnitRows{.kind = Init::Kind::normal, .std = 1, .unit_rows = true};
 const Init kXavier{.kind = Init::Kind::xavier_uniform, .fan_in = 768, .fan_out = 3072};
 
 TEST(Initialise, Constants) {
@@ -95,9 +97,34 @@ TEST(Initialise, XavierUniformFillsItsInterval) {
   EXPECT_LT(s.least, -limit * 0.9999);
 }
 
+TEST(Initialise, UniformFillsItsInterval) {
+  Statistics s = of(values(tensor("kernel", kMany, kUniform)));
+  EXPECT_NEAR(s.mean, 0, 0.005 * 0.25);
+  EXPECT_NEAR(s.std, 0.25 / std::sqrt(3.0), 0.005 * 0.25);
+  EXPECT_LE(s.most, 0.25);
+  EXPECT_GE(s.least, -0.25);
+}
+
+TEST(Initialise, UnitRowsHaveTheDirectionOfWhatIsDrawn) {
+  Parameter unit = tensor("queue", 17 * 59, kUnitRows), drawn = tensor("queue", 17 * 59, kNormal);
+  unit.shape = drawn.shape = {59, 17};
+  const std::vector<float> u = values(unit), x = values(drawn);
+  for (size_t row = 0; row < u.size(); row += 17) {
+    double length = 0, along = 0, drawn_length = 0;
+    for (size_t i = row; i < row + 17; ++i) {
+      length += double(u[i]) * double(u[i]);
+      along += double(u[i]) * double(x[i]);
+      drawn_length += double(x[i]) * double(x[i]);
+    }
+    EXPECT_NEAR(length, 1, 1e-6);
+    EXPECT_NEAR(along, std::sqrt(drawn_length), 1e-6);
+  }
+}
+
 TEST(Initialise, NoSplitIntoRangesChangesABit) {
-  for (const Init& init : {Init{}, kNormal, kLecun, kXavier}) {
+  for (const Init& init : {Init{}, kNormal, kLecun, kXavier, kUniform, kUnitRows}) {
     Parameter p = tensor("some/kernel", 1003, init);
+    p.shape = {59, 17};
     std::vector<float> whole = values(p);
     for (int64_t parts : {2, 3, 7, 1003}) {
       std::vector<float> again(whole.size(), -7.0f);

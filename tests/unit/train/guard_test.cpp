@@ -32,6 +32,7 @@ step::StepReport bad_gradient() {
   step::StepReport r = sound();
   r.finite = false;
   r.gradients.gradients.per_parameter[1] = INFINITY;
+  r.gradients.gradients.global = INFINITY;
   return r;
 }
 
@@ -50,11 +51,37 @@ step::StepReport overflow() {
   return r;
 }
 
+// Returns a report with a finite gradient that optimizer.drop_norm found too large.
+step::StepReport dropped() {
+  step::StepReport r = sound();
+  r.finite = false;
+  r.gradients.gradients.global = 12.5;
+  return r;
+}
+
 GuardOptions options(Nonfinite nonfinite, int64_t max_skips = 2) {
   GuardOptions o;
   o.nonfinite = nonfinite;
   o.max_skips = max_skips;
   return o;
+}
+
+// Dropped steps are wanted, whatever guard.nonfinite says, but not too many in a row.
+TEST(Guard, DropsStepsOfLargeGradients) {
+  for (Nonfinite nonfinite : {Nonfinite::stop, Nonfinite::skip, Nonfinite::rewind}) {
+    const GuardOptions o = options(nonfinite, 2);
+    Guard guard(o);
+    for (int64_t step : {1, 2, 4, 5}) {
+      const Guard::Verdict v = guard.judge(step, dropped(), kParameters);
+      EXPECT_EQ(v.action, Action::drop);
+      EXPECT_NE(v.problem.find("l2_grads=12.5"), std::string::npos) << v.problem;
+      if (step == 2) guard.judge(3, sound(), kParameters);
+    }
+    const Guard::Verdict last = guard.judge(6, dropped(), kParameters);
+    EXPECT_EQ(last.action, Action::give_up);
+    EXPECT_NE(last.problem.find("drop_norm"), std::string::npos) << last.problem;
+    EXPECT_NE(last.problem.find("3 times in a row"), std::string::npos) << last.problem;
+  }
 }
 
 TEST(Guard, KeepsSoundSteps) {

@@ -295,15 +295,16 @@ TEST(Recipe, PixelsStayBytesIfAllDataSetsAgree) {
   };
   const Recipe equal = bytes("one", "two");
   ASSERT_TRUE(equal.byte_pixels());
-  EXPECT_EQ(equal.byte_pixels()->field, "image");
+  const std::vector<std::string> image{"image"};
+  EXPECT_EQ(equal.byte_pixels()->fields, image);
   EXPECT_TRUE((equal.byte_pixels()->scale == data::ByteScale{0, 255, -1, 2}));
-  EXPECT_EQ(equal.bytes_field(device::Kind::cuda), "image");
-  EXPECT_EQ(equal.bytes_field(device::Kind::cpu), "");
+  EXPECT_EQ(equal.bytes_fields(device::Kind::cuda), image);
+  EXPECT_TRUE(equal.bytes_fields(device::Kind::cpu).empty());
   EXPECT_TRUE(equal.engine(96, 1, device::Kind::cuda).bytes);
   EXPECT_FALSE(equal.engine(96, 1, device::Kind::cpu).bytes);
   EXPECT_FALSE(bytes("one", "wide").byte_pixels());
   EXPECT_FALSE(bytes("one", "made").byte_pixels()) << "made-up pixels are floats";
-  EXPECT_EQ(bytes("one", "made").bytes_field(device::Kind::cuda), "");
+  EXPECT_TRUE(bytes("one", "made").bytes_fields(device::Kind::cuda).empty());
 }
 
 TEST(Recipe, LengthOfARun) {

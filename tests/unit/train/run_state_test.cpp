@@ -34,6 +34,7 @@ RunState full() {
   s.best.update("val", {{"loss", 0.25}}, 5);
   s.patience.update("val", {{"score", 0.75}}, 4);
   s.patience.update("val", {{"score", 0.5}}, 6);
+  s.epoch_means.add({0.125, 0.5}, 24);
   s.uptime_s = 17.5;
   s.loss_scale = {1024, 18};
   s.origin = "branch of a";
@@ -46,30 +47,17 @@ RunState full() {
   return s;
 }
 
-const std::map<std::string, double> kNumbers = {{"setup_s", 1.5},
-                                                {"training_s", 2.5},
-                                                {"evaluation_s", 3.5},
-                                                {"checkpoint_s", 4.5},
-                                                {"redone_s", 5.5},
-                                                {"core_s", 6.5},
-                                                {"save_s", 7.5},
-                                                {"attempts", 3},
-                                                {"bad_samples", 11},
-                                                {"skipped_steps", 12},
-                                                {"overflowed_steps", 13},
-                                                {"skipped_examples", 14},
-                                                {"stream_offset", -15},
-                                                {"seen_offset", 16},
-                                                {"best_value", 0.25},
-                                                {"best_step", 5},
-                                                {"best_waiting", 0},
-                                                {"early_stop_value", 0.75},
-                                                {"early_stop_step", 4},
-                                                {"early_stop_waiting", 1},
-                                                {"uptime_s", 17.5},
-                                                {"loss_scale", 1024},
-                                                {"loss_scale_updates", 18},
-                                                {"global_batch", 32}};
+const std::map<std::string, double> kNumbers = {
+    {"setup_s", 1.5},       {"training_s", 2.5},       {"evaluation_s", 3.5},
+    {"checkpoint_s", 4.5},  {"redone_s", 5.5},         {"core_s", 6.5},
+    {"save_s", 7.5},        {"attempts", 3},           {"bad_samples", 11},
+    {"skipped_steps", 12},  {"overflowed_steps", 13},  {"skipped_examples", 14},
+    {"stream_offset", -15}, {"seen_offset", 16},       {"best_value", 0.25},
+    {"best_step", 5},       {"best_waiting", 0},       {"early_stop_value", 0.75},
+    {"early_stop_step", 4}, {"early_stop_waiting", 1}, {"epoch_examples", 24},
+    {"epoch_columns", 2},   {"epoch_sum0", 0.125},     {"epoch_sum1", 0.5},
+    {"uptime_s", 17.5},     {"loss_scale", 1024},      {"loss_scale_updates", 18},
+    {"global_batch", 32}};
 const std::map<std::string, std::string> kTexts = {
     {"origin", "branch of a"}, {"data", "train 40 samples"},
     {"resume", "must"},        {"deck", "format = 1"},
@@ -129,6 +117,7 @@ TEST(RunState, GoesOnAndKeepsWhatTheStartHasCost) {
   EXPECT_EQ(now.progress.times.training, 2.5);
   EXPECT_EQ(now.progress.stream_offset, -15);  // the batch is the same
   EXPECT_EQ(now.best.step(), 5);
+  EXPECT_EQ(now.epoch_means.examples(), 24);
   EXPECT_EQ(now.patience.waiting(), 1);
   EXPECT_EQ(now.origin, "branch of a");
   EXPECT_EQ(now.data, "");  // belongs to this attempt, not to the checkpoint
@@ -164,6 +153,28 @@ TEST(RunState, GoesBackAndLeavesExamplesOut) {
   EXPECT_EQ(now.progress.skipped_examples, 100 + 128);
   EXPECT_EQ(now.progress.stream_offset, -15 + 128);
   EXPECT_EQ(now.progress.seen_offset, 16);  // skipped examples were not seen
+}
+
+// The steps of an epoch, cut by a checkpoint and then by a rewind, give the means of one run.
+TEST(EpochMeans, GoOnFromACheckpoint) {
+  const models::Measure accuracy{"accuracy", "1", "", 1}, of_rows{"row_loss", "1", "", 0, 1};
+  RunState whole, cut;
+  for (int64_t step = 0; step < 5; ++step)
+    whole.epoch_means.add({0.1 * double(step + 1), 0.3 * double(step + 2)}, 8);
+  for (int64_t step = 0; step < 5; ++step) {
+    cut.epoch_means.add({0.1 * double(step + 1), 0.3 * double(step + 2)}, 8);
+    RunState next;
+    next.continue_from(next.read(cut.to_checkpoint({})), 1);
+    cut = next;
+    if (step < 4) cut.epoch_means.add({9, 9}, 8);  // a step that the rewind undoes
+    if (step < 4) cut.go_back(next, 9);
+  }
+  EXPECT_EQ(cut.epoch_means.examples(), 40);
+  EXPECT_EQ(cut.epoch_means.mean(accuracy), whole.epoch_means.mean(accuracy));
+  EXPECT_EQ(cut.epoch_means.mean(of_rows), whole.epoch_means.mean(of_rows));
+  EXPECT_NEAR(cut.epoch_means.mean(accuracy), 0.3 * 20 / 40, 1e-15);
+  cut.epoch_means.clear();
+  EXPECT_EQ(cut.to_checkpoint({}).numbers.count("epoch_sum0"), 0u);
 }
 
 TEST(Pace, TheFirstTwoStepsAreNotTimed) {

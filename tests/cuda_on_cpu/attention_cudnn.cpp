@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The emulated GPU has no cuDNN, so attention runs on our own kernels.
+// The emulated cuDNN has no attention, so attention runs on our own kernels.
 #include "kernels/cuda/attention_cudnn.hpp"
 
 namespace kernels {

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// Activations of heads (ssl.md 2): ReLU, and GELU with the error function.
+#pragma once
+
+#include "kernels/dispatch.hpp"
+
+namespace kernels {
+
+enum class Activation { relu, gelu_erf };
+
+// y = max(x, 0), or y = x / 2 (1 + erf(x / sqrt(2))).
+struct ActivationForward {
+  static constexpr Op op = Op::activation_forward;
+  View y, x;  // same count and type, f32, bf16 or f16; y may be x
+  Activation kind = Activation::relu;
+};
+
+// dx = dy times the derivative at x. ReLU's derivative at 0 is 0.
+struct ActivationBackward {
+  static constexpr Op op = Op::activation_backward;
+  View dx, dy, x;  // same count and type, f32, bf16 or f16; dx may be dy
+  Activation kind = Activation::relu;
+};
+
+}  // namespace kernels

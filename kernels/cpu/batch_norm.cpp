@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+// CPU implementation of batch normalisation. batch_norm_loops.hpp computes its rows, from numbers
+// per column that are made here.
+#include "kernels/batch_norm.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/narrow.hpp"
+#include "kernels/cpu/parallel.hpp"
+#include "kernels/cpu/row_blocks.hpp"
+#include "kernels/cpu/vector_table.hpp"
+
+namespace kernels {
+namespace {
+
+// Numbers per column begin on whole vectors and have whole vectors.
+int64_t padded(int64_t columns) { return base::round_up(columns, 16); }
+
+// Parts of a queue's scratch.
+class Room {
+ public:
+  Room(Queue& queue, int64_t bytes)
+      : at_(static_cast<char*>(queue.scratch(size_t(bytes)))), bytes_(bytes) {}
+  template <class T>
+  T* take(int64_t count) {
+    CHECK((bytes_ -= count * int64_t(sizeof(T))) >= 0);
+    T* p = reinterpret_cast<T*>(at_);
+    at_ += count * int64_t(sizeof(T));
+    return p;
+  }
+  // Returns zeros.
+  float* table(int64_t count) {
+    float* p = take<float>(count);
+    std::fill(p, p + count, 0.0f);
+    return p;
+  }
+
+ private:
+  char* at_;
+  int64_t bytes_;
+};
+
+float scale_of(const BatchNormValues& v, int64_t j) {
+  return v.scale.none() ? 1 : v.scale.f32()[j];
+}
+
+// norm(x) = x * factor + shift. Every op forms these numbers alike, so that backward finds the
+// zeros of the ReLU that forward had.
+struct Factors {
+  float *factor, *shift;  // [groups, stride]
+  int64_t stride;
+
+  Factors(const BatchNormValues& v, int64_t groups, int64_t columns, Room& room)
+      : factor(room.table(groups * padded(columns))),
+        shift(room.table(groups * padded(columns))),
+        stride(padded(columns)) {
+    for (int64_t g = 0; g < groups; ++g)
+      for (int64_t j = 0; j < columns; ++j) {
+        const float f = v.rstd.f32()[g * columns + j] * scale_of(v, j);
+        factor[g * stride + j] = f;
+        shift[g * stride + j] =
+            std::fma(-v.mean.f32()[g * columns + j], f, v.bias.none() ? 0.0f : v.bias.f32()[j]);
+      }
+  }
+};
+
+// Calls f(group, begin, end) for rows [begin, end) of all groups' rows, within one group each.
+template <class F>
+void for_group_rows(const Queue& queue, int64_t groups, int64_t rows, int64_t columns, const F& f) {
+  for_ranges(queue, groups * rows, groups * rows * columns, 1, [&](int64_t r, int64_t end) {
+    while (r < end) {
+      const int64_t g = r / rows, last = std::min(end, (g + 1) * rows);
+      f(g, r, last);
+      r = last;
+    }
+  });
+}
+
+// Computes sums [parts, 2, columns]. sum(part, first row, rows, first, second) adds rows of a block
+// to sums of whole vectors. The sums of blocks are added in order.
+template <class Sum>
+void sum_blocks(const View& out, int64_t parts, int64_t rows, int64_t columns, double* partial,
+                Queue& queue, const Sum& sum) {
+  const RowBlocks blocks(rows);
+  const int64_t count = blocks.count(), stride = padded(columns);
+  for_ranges(queue, parts * count, parts * rows * columns, 1, [&](int64_t b, int64_t end) {
+    for (; b < end; ++b) {
+      double* first = partial + b * 2 * stride;
+      std::fill(first, first + 2 * stride, 0.0);
+      const int64_t begin = blocks.begin(b % count);
+      sum(b / count, b / count * rows + begin, blocks.end(b % count) - begin, first,
+          first + stride);
+    }
+  });
+  for_ranges(queue, 2 * parts, 2 * parts * count * columns, 1, [&](int64_t s, int64_t end) {
+    for (; s < end; ++s) {
+      double* total = out.f64() + s * columns;
+      std::fill(total, total + columns, 0.0);
+      for (int64_t b = 0; b < count; ++b) {
+        const double* of_block = partial + ((s / 2 * count + b) * 2 + s % 2) * stride;
+        for (int64_t j = 0; j < columns; ++j) total[j] += of_block[j];
+      }
+    }
+  });
+}
+
+int64_t doubles_of_blocks(int64_t parts, int64_t rows, int64_t columns) {
+  return parts * RowBlocks(rows).count() * 2 * padded(columns);
+}
+
+}  // namespace
+
+void run_cpu(const BatchNormSums& a, Queue& queue) {
+  const int64_t count = doubles_of_blocks(a.parts, a.rows, a.columns);
+  double* partial = Room(queue, count * 8).take<double>(count);
+  vector_table().with(a.x.type, [&](const auto& loops, auto element) {
+    const auto* x = static_cast<const decltype(element)*>(a.x.data);
+    sum_blocks(a.sums, a.parts, a.rows, a.columns, partial, queue,
+               [&](int64_t, int64_t row, int64_t rows, double* first, double* second) {
+                 loops.batch_norm_sums({.x = x + row * a.columns,
+                                        .first = first,
+                                        .second = second,
+                                        .rows = rows,
+                                        .columns = a.columns});
+               });
+  });
+}
+
+void run_cpu(const BatchNormStatistics& a, Queue&) {
+  const int64_t n = a.columns;
+  if (a.sums.none()) {
+    for (int64_t j = 0; j < n; ++j) {
+      a.mean.f32()[j] = a.running_mean.f32()[j];
+      a.rstd.f32()[j] = float(1 / std::sqrt(double(a.running_variance.f32()[j]) + double(a.eps)));
+    }
+    return;
+  }
+  if (!a.moments.none()) std::fill(a.moments.f64(), a.moments.f64() + a.moments.count, 0.0);
+  const double count = double(a.count);
+  for (int64_t g = 0; g < a.groups; ++g)
+    for (int64_t j = 0; j < n; ++j) {
+      const double mean = a.sums.f64()[2 * g * n + j] / count;
+      const double variance =
+          std::max(0.0, a.sums.f64()[(2 * g + 1) * n + j] / count - mean * mean);
+      a.mean.f32()[g * n + j] = float(mean);
+      a.rstd.f32()[g * n + j] = float(1 / std::sqrt(variance + double(a.eps)));
+      if (a.moments.none()) continue;
+      double* moments = a.moments.f64() + 2 * (g / (a.groups / a.parts)) * n;
+      moments[j] += mean;
+      moments[n + j] += variance * (count / (count - 1));
+    }
+}
+
+void run_cpu(const BatchNormRunning& a, Queue&) {
+  for (int64_t j = 0; j < a.columns; ++j) {
+    float &mean = a.mean.f32()[j], &variance = a.variance.f32()[j];
+    mean = float(a.decay * double(mean) + a.weight * a.moments.f64()[j]);
+    variance = float(a.decay * double(variance) + a.weight * a.moments.f64()[a.columns + j]);
+  }
+  if (!a.batches.none()) a.batches.f32()[0] += a.counted;
+}
+
+void run_cpu(const BatchNormForward& a, Queue& queue) {
+  const int64_t n = a.columns;
+  const bool two = !a.shortcut_norm.mean.none();
+  Room room(queue, (two ? 4 : 2) * a.groups * padded(n) * 4);
+  const Factors own(a.norm, a.groups, n, room);
+  const Factors other = two ? Factors(a.shortcut_norm, a.groups, n, room) : Factors(own);
+  vector_table().with(a.y.type, [&](const auto& loops, auto element) {
+    using T = decltype(element);
+    for_group_rows(queue, a.groups, a.rows, n, [&](int64_t g, int64_t begin, int64_t end) {
+      const int64_t at = begin * n, table = g * own.stride;
+      loops.batch_norm_forward(
+          {.y = static_cast<T*>(a.y.data) + at,
+           .x = static_cast<const T*>(a.x.data) + at,
+           .shortcut = a.shortcut.none() ? nullptr : static_cast<const T*>(a.shortcut.data) + at,
+           .factor = own.factor + table,
+           .shift = own.shift + table,
+           .shortcut_factor = two ? other.factor + table : nullptr,
+           .shortcut_shift = two ? other.shift + table : nullptr,
+           .rows = end - begin,
+           .columns = n,
+           .relu = a.relu});
+    });
+  });
+}
+
+void run_cpu(const BatchNormBackwardSums& a, Queue& queue) {
+  const int64_t n = a.columns, stride = padded(n), count = doubles_of_blocks(a.parts, a.rows, n);
+  Room room(queue, count * 8 + 3 * a.groups * stride * 4);
+  double* partial = room.take<double>(count);
+  const Factors factors(a.norm, a.groups, n, room);
+  float* mean = room.table(a.groups * stride);
+  for (int64_t g = 0; g < a.groups; ++g)
+    std::copy_n(a.norm.mean.f32() + g * n, n, mean + g * stride);
+  vector_table().with(a.dy.type, [&](const auto& loops, auto element) {
+    using T = decltype(element);
+    auto at = [&](const View& v, int64_t row) {
+      return v.none() ? nullptr : static_cast<T*>(v.data) + row * n;
+    };
+    sum_blocks(a.sums, a.parts, a.rows, n, partial, queue,
+               [&](int64_t part, int64_t row, int64_t rows, double* first, double* second) {
+                 const int64_t table = part / (a.parts / a.groups) * stride;
+                 loops.batch_norm_gradient_sums({.g = at(a.g, row),
+                                                 .dy = at(a.dy, row),
+                                                 .add = at(a.add, row),
+                                                 .y = at(a.y, row),
+                                                 .x = at(a.x, row),
+                                                 .mean = mean + table,
+                                                 .factor = factors.factor + table,
+                                                 .shift = factors.shift + table,
+                                                 .first = first,
+                                                 .second = second,
+                                                 .rows = rows,
+                                                 .columns = n,
+                                                 .relu = a.relu});
+               });
+  });
+  for (int64_t part = 0; part < a.parts; ++part)
+    for (int64_t j = 0; j < n; ++j)
+      a.sums.f64()[(2 * part + 1) * n + j] *=
+          double(a.norm.rstd.f32()[part / (a.parts / a.groups) * n + j]);
+}
+
+void run_cpu(const BatchNormBackward& a, Queue& queue) {
+  const int64_t n = a.columns, stride = padded(n);
+  Room room(queue, 4 * a.groups * stride * 4);
+  const Factors factors(a.norm, a.groups, n, room);
+  float *slope = room.table(a.groups * stride), *offset = room.table(a.groups * stride);
+  for (int64_t g = 0; !a.sums.none() && g < a.groups; ++g)
+    for (int64_t j = 0; j < n; ++j) {
+      const double of_g = a.sums.f64()[2 * g * n + j] / double(a.count),
+                   of_gz = a.sums.f64()[(2 * g + 1) * n + j] / double(a.count);
+      const double factor = double(factors.factor[g * stride + j]),
+                   steep = double(a.norm.rstd.f32()[g * n + j]) * of_gz;
+      slope[g * stride + j] = float(-factor * steep);
+      offset[g * stride + j] =
+          float(factor * (double(a.norm.mean.f32()[g * n + j]) * steep - of_g));
+    }
+  vector_table().with(a.dx.type, [&](const auto& loops, auto element) {
+    using T = decltype(element);
+    for_group_rows(queue, a.groups, a.rows, n, [&](int64_t g, int64_t begin, int64_t end) {
+      const int64_t at = begin * n, table = g * stride;
+      loops.batch_norm_backward({.dx = static_cast<T*>(a.dx.data) + at,
+                                 .dy = static_cast<const T*>(a.dy.data) + at,
+                                 .x = static_cast<const T*>(a.x.data) + at,
+                                 .factor = factors.factor + table,
+                                 .shift = factors.shift + table,
+                                 .slope = slope + table,
+                                 .offset = offset + table,
+                                 .rows = end - begin,
+                                 .columns = n,
+                                 .relu = a.relu});
+    });
+  });
+}
+
+void run_cpu(const BatchNormGradients& a, Queue&) {
+  const int64_t n = a.columns;
+  auto add = [&](const View& out, int64_t which, Write write) {
+    for (int64_t j = 0; !out.none() && j < n; ++j) {
+      double sum = 0;
+      for (int64_t p = 0; p < a.parts; ++p) sum += a.sums.f64()[(2 * p + which) * n + j];
+      out.f32()[j] = (write == Write::accumulate ? out.f32()[j] : 0.0f) + float(sum);
+    }
+  };
+  add(a.dbias, 0, a.bias_write);
+  add(a.dscale, 1, a.scale_write);
+}
+
+}  // namespace kernels

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+// Loops over rows of batch normalisation. vector_math.hpp explains how this file is compiled.
+#pragma once
+
+#include "kernels/cpu/batch_norm_rows.hpp"
+#include "kernels/cpu/vector_math.hpp"
+
+namespace kernels {
+namespace {
+
+// ---- vectors of doubles, of which two hold as many numbers as one vector of floats
+#ifdef KERNELS_AVX512
+using Doubles = __m512d;
+KERNELS_INLINE Doubles low_doubles(V a) { return _mm512_cvtps_pd(low_half(a)); }
+KERNELS_INLINE Doubles high_doubles(V a) { return _mm512_cvtps_pd(high_half(a)); }
+KERNELS_INLINE Doubles load_doubles(const double* p) { return _mm512_loadu_pd(p); }
+KERNELS_INLINE void store_doubles(double* p, Doubles a) { _mm512_storeu_pd(p, a); }
+KERNELS_INLINE Doubles fma(Doubles a, Doubles b, Doubles c) { return _mm512_fmadd_pd(a, b, c); }
+#else
+using Doubles = __m256d;
+KERNELS_INLINE Doubles low_doubles(V a) { return _mm256_cvtps_pd(_mm256_castps256_ps128(a)); }
+KERNELS_INLINE Doubles high_doubles(V a) { return _mm256_cvtps_pd(_mm256_extractf128_ps(a, 1)); }
+KERNELS_INLINE Doubles load_doubles(const double* p) { return _mm256_loadu_pd(p); }
+KERNELS_INLINE void store_doubles(double* p, Doubles a) { _mm256_storeu_pd(p, a); }
+KERNELS_INLINE Doubles fma(Doubles a, Doubles b, Doubles c) { return _mm256_fmadd_pd(a, b, c); }
+#endif
+
+// Sums of kLanes columns, which stay in registers for some rows.
+struct ColumnSums {
+  double *first, *second;
+  Doubles low1, high1, low2, high2;
+};
+KERNELS_INLINE ColumnSums load_sums(double* first, double* second) {
+  constexpr int kHalf = kLanes / 2;
+  return {first,
+          second,
+          load_doubles(first),
+          load_doubles(first + kHalf),
+          load_doubles(second),
+          load_doubles(second + kHalf)};
+}
+KERNELS_INLINE void store_sums(const ColumnSums& s) {
+  constexpr int kHalf = kLanes / 2;
+  store_doubles(s.first, s.low1);
+  store_doubles(s.first + kHalf, s.high1);
+  store_doubles(s.second, s.low2);
+  store_doubles(s.second + kHalf, s.high2);
+}
+// Adds a to the first sums and a * b to the second ones.
+KERNELS_INLINE void add_product(ColumnSums& s, V a, V b) {
+  const Doubles low = low_doubles(a), high = high_doubles(a);
+  s.low1 = s.low1 + low;
+  s.high1 = s.high1 + high;
+  s.low2 = fma(low, low_doubles(b), s.low2);
+  s.high2 = fma(high, high_doubles(b), s.high2);
+}
+
+KERNELS_INLINE void add_both(ColumnSums& s, V a, V b) {
+  s.low1 = s.low1 + low_doubles(a);
+  s.high1 = s.high1 + high_doubles(a);
+  s.low2 = s.low2 + low_doubles(b);
+  s.high2 = s.high2 + high_doubles(b);
+}
+
+// Rows whose sums stay in registers. Sums of so many gradients are f32, because they cancel little;
+// those of x^2 are f64, because their difference from the squared mean would lose digits.
+constexpr int64_t kSumRows = 4;
+
+// `part`: 0 for kLanes columns, otherwise the number of columns that are left.
+template <class T>
+KERNELS_INLINE V load_columns(const T* p, int64_t part) {
+  return part ? load_part(p, part) : load(p);
+}
+template <class T>
+KERNELS_INLINE void store_columns(T* p, V a, int64_t part) {
+  if (part)
+    store_part(p, a, part);
+  else
+    store(p, a);
+}
+
+// ---- forward
+template <class T>
+KERNELS_INLINE void normalise(const BatchNormRows<T>& a, int64_t at, int64_t j, int64_t part) {
+  V v = fma(load_columns(a.x + at, part), load(a.factor + j), load(a.shift + j));
+  if (a.shortcut) {
+    const V s = load_columns(a.shortcut + at, part);
+    v = v +
+        (a.shortcut_factor ? fma(s, load(a.shortcut_factor + j), load(a.shortcut_shift + j)) : s);
+  }
+  store_columns(a.y + at, a.relu ? max(zero(), v) : v, part);
+}
+
+template <class T>
+void batch_norm_forward(const BatchNormRows<T>& a) {
+  const int64_t n = a.columns, whole = n / kLanes * kLanes, part = n - whole;
+  for (int64_t r = 0; r < a.rows; ++r) {
+    for (int64_t j = 0; j < whole; j += kLanes) normalise(a, r * n + j, j, 0);
+    if (part) normalise(a, r * n + whole, whole, part);
+  }
+}
+
+// ---- sums
+template <class T>
+KERNELS_INLINE void sum_columns(const BatchNormSumRows<T>& a, int64_t begin, int64_t end, int64_t j,
+                                int64_t part) {
+  ColumnSums sums = load_sums(a.first + j, a.second + j);
+  for (int64_t r = begin; r < end; ++r) {
+    const V x = load_columns(a.x + r * a.columns + j, part);
+    add_product(sums, x, x);
+  }
+  store_sums(sums);
+}
+
+template <class T>
+void batch_norm_sums(const BatchNormSumRows<T>& a) {
+  const int64_t n = a.columns, whole = n / kLanes * kLanes, part = n - whole;
+  for (int64_t r = 0; r < a.rows; r += kSumRows) {
+    const int64_t end = r + kSumRows < a.rows ? r + kSumRows : a.rows;
+    for (int64_t j = 0; j < whole; j += kLanes) sum_columns(a, r, end, j, 0);
+    if (part) sum_columns(a, r, end, whole, part);
+  }
+}
+
+// Returns the gradient of the norm's result, rounded to T.
+template <class T>
+KERNELS_INLINE V gradient_of(const BatchNormGradientSumRows<T>& a, V x, int64_t at, int64_t j,
+                             int64_t part) {
+  V g = load_columns(a.dy + at, part);
+  if (a.add) g = g + load_columns(a.add + at, part);
+  if (a.y)
+    g = where_above(load_columns(a.y + at, part), zero(), g);
+  else if (a.relu)
+    g = where_above(fma(x, load(a.factor + j), load(a.shift + j)), zero(), g);
+  if (!a.g) return g;
+  store_columns(a.g + at, g, part);
+  return sizeof(T) == sizeof(float) ? g : load_columns(a.g + at, part);
+}
+
+template <class T>
+KERNELS_INLINE void sum_gradients(const BatchNormGradientSumRows<T>& a, int64_t begin, int64_t end,
+                                  int64_t j, int64_t part) {
+  const V mean = load(a.mean + j);
+  V first = zero(), second = zero();
+  for (int64_t r = begin; r < end; ++r) {
+    const int64_t at = r * a.columns + j;
+    const V x = load_columns(a.x + at, part), g = gradient_of(a, x, at, j, part);
+    first = first + g;
+    second = fma(g, x - mean, second);
+  }
+  ColumnSums sums = load_sums(a.first + j, a.second + j);
+  add_both(sums, first, second);
+  store_sums(sums);
+}
+
+template <class T>
+void batch_norm_gradient_sums(const BatchNormGradientSumRows<T>& a) {
+  const int64_t n = a.columns, whole = n / kLanes * kLanes, part = n - whole;
+  for (int64_t r = 0; r < a.rows; r += kSumRows) {
+    const int64_t end = r + kSumRows < a.rows ? r + kSumRows : a.rows;
+    for (int64_t j = 0; j < whole; j += kLanes) sum_gradients(a, r, end, j, 0);
+    if (part) sum_gradients(a, r, end, whole, part);
+  }
+}
+
+// ---- backward
+template <class T>
+KERNELS_INLINE void propagate(const BatchNormGradientRows<T>& a, int64_t at, int64_t j,
+                              int64_t part) {
+  const V x = load_columns(a.x + at, part), factor = load(a.factor + j);
+  V g = load_columns(a.dy + at, part);
+  if (a.relu) g = where_above(fma(x, factor, load(a.shift + j)), zero(), g);
+  store_columns(a.dx + at, fma(g, factor, fma(x, load(a.slope + j), load(a.offset + j))), part);
+}
+
+template <class T>
+void batch_norm_backward(const BatchNormGradientRows<T>& a) {
+  const int64_t n = a.columns, whole = n / kLanes * kLanes, part = n - whole;
+  for (int64_t r = 0; r < a.rows; ++r) {
+    for (int64_t j = 0; j < whole; j += kLanes) propagate(a, r * n + j, j, 0);
+    if (part) propagate(a, r * n + whole, whole, part);
+  }
+}
+
+}  // namespace
+}  // namespace kernels

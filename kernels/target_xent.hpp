@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// Cross-entropy whose targets are a matrix with a number for each class (ssl.md 3.3): classes that
+// an image shows, does not show or that are not known, or a distribution over the classes. The
+// gradient replaces the logits.
+#pragma once
+
+#include "kernels/class_xent.hpp"
+
+namespace kernels {
+
+// With t = targets[r] and w = weights (1 if none), sums run over the classes whose t_c is at least
+// 0; the others are not known.
+//   softmax: loss[r] = -sum_c w_c t_c log softmax(logits[r])_c, over all classes; its gradient is
+//   (sum_c w_c t_c) softmax - w t.
+//   sigmoid: loss[r] = -sum_c w_c (t_c log sigmoid(x_c) + (1 - t_c) log sigmoid(-x_c)); its
+//   gradient is w_c (sigmoid - t_c), and 0 where t_c is not known.
+// hits[r] is 1 if the largest logit of the known classes is that of a class with the largest
+// target. Among equal logits the first one counts.
+struct TargetXent {
+  static constexpr Op op = Op::target_xent;
+  View logits;     // [rows, columns], in and (if gradient) out: scale * gradient
+  View targets;    // [rows, columns]; below 0: not known
+  View weights{};  // optional [columns]
+  View loss;       // [rows], unscaled
+  View hits{};     // optional u8 [rows]
+  int64_t rows = 0, columns = 0;
+  ClassLoss kind = ClassLoss::sigmoid;
+  bool gradient = true;
+  float scale = 1;    // factor of the gradient
+  View loss_scale{};  // optional [1]: another factor of the gradient
+};
+
+}  // namespace kernels

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// Cross-entropy of the views of an example against targets that other views give (ssl.md 3.5, 3.6),
+// and such targets from a teacher's scores.
+#pragma once
+
+#include <array>
+
+#include "kernels/dispatch.hpp"
+
+namespace kernels {
+
+// y[r] = softmax((x[r] - centre) / temperature)
+struct SoftTargets {
+  static constexpr Op op = Op::soft_targets;
+  View y, x;    // f32 [rows, columns]; y may be x
+  View centre;  // f32 [columns]
+  int64_t rows = 0, columns = 0;
+  float temperature = 1;
+};
+
+// View v is compared with every target whose own view, views_of_targets[a], is another one:
+//   loss[b] = (or +=) factor / pairs * sum over these pairs of
+//             -sum_k targets[b][a][k] log softmax(scores[b][v] / temperature)_k
+// gradient = scale * its derivative.
+struct ViewXent {
+  static constexpr Op op = Op::view_xent;
+  static constexpr int kMostTargets = 16;
+
+  View loss;          // f32 [examples]
+  View gradient{};    // optional f32 [examples, views, columns]; may be scores
+  View scores;        // f32 [examples, views, columns]
+  View targets;       // f32 [examples, target_count, columns]
+  View loss_scale{};  // optional f32 [1]: another factor of the gradient
+  int64_t examples = 0, views = 0, columns = 0, target_count = 0;
+  std::array<int32_t, kMostTargets> views_of_targets{};
+  float temperature = 1, factor = 1, scale = 1;
+  Write loss_write = Write::overwrite;
+
+  constexpr bool compares(int64_t view, int64_t target) const {
+    return views_of_targets[size_t(target)] != view;
+  }
+  constexpr int64_t pairs() const {
+    int64_t n = 0;
+    for (int64_t v = 0; v < views; ++v)
+      for (int64_t a = 0; a < target_count; ++a) n += compares(v, a);
+    return n;
+  }
+};
+size_t cuda_scratch(const ViewXent&);
+
+}  // namespace kernels

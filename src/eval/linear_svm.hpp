@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// Linear support vector machines, one class against all others (ssl.md 8). They are solved exactly,
+// in double.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace eval {
+
+// Rows of a fit: x / (|x| + 1e-5), and the constant feature 1 for the bias. [rows, features + 1]
+std::vector<double> svm_rows(const float* x, int64_t rows, int64_t features);
+
+// Returns weights and bias [width]: the minimiser of
+//   |w|^2 / 2 + sum over the rows of c max(0, 1 - t w.x)^2
+// with t = 1 and c = 2 cost for rows that show the class, t = -1 and c = cost for the others. So
+// the bias is regularised, too. x: rows of `width` numbers; shows: for each of `rows`.
+std::vector<double> fit_svm(const std::vector<double>& x, int64_t width,
+                            const std::vector<int64_t>& rows, const std::vector<char>& shows,
+                            double cost);
+
+// Returns the fold, in [0, folds), of each row, as scikit-learn's StratifiedKFold without shuffling
+// has it: each fold gets nearly equal parts of both classes, contiguous ones of each.
+std::vector<int64_t> stratified_folds(const std::vector<char>& shows, int64_t folds);
+
+// Returns the mean over 3 stratified folds of the average precision on the fold of a fit to the
+// others. The average precision is the sum of (step in recall) * precision, without the envelope
+// that tests use; 0 for a fold that does not show the class.
+double cross_validated(const std::vector<double>& x, int64_t width, const std::vector<char>& shows,
+                       double cost);
+
+}  // namespace eval

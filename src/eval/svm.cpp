@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+// Evaluates linear support vector machines on the model's features (ssl.md 8): the mean over
+// classes of the average precision on the test images. All ranks embed both sets. The features of
+// the training set are gathered by position; then each rank fits some of the classes. The result is
+// the same on any number of ranks.
+#include <algorithm>
+#include <cmath>
+
+#include "eval/class_metrics.hpp"
+#include "eval/dense.hpp"
+#include "eval/labelled_features.hpp"
+#include "eval/linear_svm.hpp"
+
+namespace eval {
+namespace {
+
+struct SvmOptions : config::Table::Variant {
+  std::string train_data, tap, targets;
+  std::vector<double> costs = {0.1, 0.01};
+  int64_t num_classes = 0;
+  void bind(config::Table& t) override;
+};
+
+void SvmOptions::bind(config::Table& t) {
+  const auto may = config::OnResume::may_change;
+  t.key("train_data", train_data,
+        "name of a [data.NAME] table: the images that the machines are fitted to; `data` holds the "
+        "images that they are tested on")
+      .required()
+      .on_resume(may);
+  t.key("costs", costs,
+        "costs of an error; each class takes the one with the best mean average precision over 3 "
+        "stratified folds of the training images; among equally good ones the first")
+      .above(0)
+      .check([this] { return problem_of_list(costs); })
+      .on_resume(may);
+  t.key("targets", targets,
+        "for images that show several classes: f32 field [num_classes] that is read instead of "
+        "label; positive = shown, 0 = not, negative = not known, which training takes as not shown "
+        "and the test leaves out")
+      .on_resume(may);
+  t.key("num_classes", num_classes, "classes of the field that targets names")
+      .min(0)
+      .max(kMaxClasses)
+      .on_resume(may);
+  t.key("tap", tap,
+        "features of an image, as extract.taps names them; \"\" = the vector that a head reads")
+      .on_resume(may);
+  if (!targets.empty() && num_classes == 0)
+    t.error("num_classes", "targets needs it: the number of values in that field");
+  if (targets.empty() && num_classes > 0)
+    t.error("num_classes", "without targets the labels tell the classes; leave it out");
+}
+
+class Svm : public Evaluator {
+ public:
+  explicit Svm(const SvmOptions& options) : options_(options) {}
+
+  void check(const data::Dataset& set) const override {
+    if (set.size() == 0)
+      base::fail(base::Exit::data, "[data.{}] holds no example for a support vector machine",
+                 set.name());
+  }
+
+  Result run(const Context& context) override {
+    const data::Dataset& train = *context.further.at("train_data");
+    const bool labels = options_.targets.empty();
+    const int64_t width = feature_count(context) + 1;
+    FeatureTable table;
+    if (!gather_features(
+            context, train, "images for machines", labels ? 1 : options_.num_classes,
+            labels ? AnswerOf(answer_label)
+                   : [this](const data::Dataset&, const models::HostBatch& batch, int64_t i,
+                            std::span<float> to) { copy_targets(batch, i, to); },
+            8 * train.size() * width, table))
+      return interrupted();
+    const int64_t classes = labels ? labelled_rows(table).classes : options_.num_classes;
+    const int64_t n = context.dataset.size();
+    need_feature_memory(context, train, "", 8 * classes * (width + 1) + 16 * classes * n);
+    std::vector<double> weights;                                       // [classes, width]
+    std::vector<double> scores(size_t(classes * n)), targets(scores);  // [classes, n]
+    if (!fit(context, table, classes, weights) || !test(context, weights, scores, targets))
+      return interrupted();
+    return {{{"mean_ap", mean_average_precision(context, classes, scores, targets)}}, n, "images"};
+  }
+
+ private:
+  static Result interrupted() { return {.values = {}, .examples = 0, .interrupted = true}; }
+
+  void copy_targets(const models::HostBatch& batch, int64_t i, std::span<float> to) const {
+    const float* from = batch.features.at(options_.targets).f32() + i * int64_t(to.size());
+    std::copy_n(from, to.size(), to.begin());
+  }
+
+  // Fits the classes, each on one rank.
+  bool fit(const Context& context, const FeatureTable& table, int64_t classes,
+           std::vector<double>& weights) const {
+    const int64_t width = table.features + 1;
+    const std::vector<double> x = svm_rows(table.x.data(), table.rows, table.features);
+    weights.assign(size_t(classes * width), 0.0);
+    auto part = [&](int64_t c) { return std::span(weights.begin() + c * width, size_t(width)); };
+    const int64_t known = context.journal
+                              ? context.journal->begin("classes", classes,
+                                                       [&](int64_t c, std::string_view bytes) {
+                                                         copy_values(bytes, part(c));
+                                                       })
+                              : 0;
+    for (int64_t first = known; first < classes; first += context.world.size()) {
+      if (context.interrupted()) return false;
+      const int64_t c = first + context.world.rank();
+      if (c >= classes) continue;
+      const std::vector<double> w = fit_class(x, width, shows_class(table, c), context.threads);
+      std::copy(w.begin(), w.end(), part(c).begin());
+      if (!context.journal) continue;
+      context.journal->add(c, std::span<const double>(part(c)));
+      context.journal->write();
+    }
+    share_values(context.world, weights);
+    return true;
+  }
+
+  // Returns which training images show class c. Unknown ones count as if they did not.
+  std::vector<char> shows_class(const FeatureTable& table, int64_t c) const {
+    std::vector<char> shows(size_t(table.rows));
+    for (size_t i = 0; i < shows.size(); ++i)
+      shows[i] = options_.targets.empty() ? table.answer[i] == float(c)
+                                          : table.answer[i * size_t(table.answers) + size_t(c)] > 0;
+    return shows;
+  }
+
+  // Returns the weights for the best cost.
+  std::vector<double> fit_class(const std::vector<double>& x, int64_t width,
+                                const std::vector<char>& shows, int threads) const {
+    size_t best = 0;
+    if (options_.costs.size() > 1) {
+      std::vector<double> precisions(options_.costs.size());
+      for_parts(threads, int64_t(precisions.size()), [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i)
+          precisions[size_t(i)] = cross_validated(x, width, shows, options_.costs[size_t(i)]);
+      });
+      best = size_t(std::max_element(precisions.begin(), precisions.end()) - precisions.begin());
+    }
+    std::vector<int64_t> rows(shows.size());
+    for (size_t i = 0; i < rows.size(); ++i) rows[i] = int64_t(i);
+    return fit_svm(x, width, rows, shows, options_.costs[best]);
+  }
+
+  // Scores the test images, and gives all ranks scores and targets.
+  bool test(const Context& context, const std::vector<double>& weights, std::vector<double>& scores,
+            std::vector<double>& targets) const {
+    const int64_t n = context.dataset.size(), classes = int64_t(scores.size()) / n,
+                  width = int64_t(weights.size()) / classes;
+    std::vector<double> both(size_t(2 * classes));  // of an image
+    auto place = [&](int64_t position) {
+      for (int64_t c = 0; c < classes; ++c) {
+        scores[size_t(c * n + position)] = both[size_t(c)];
+        targets[size_t(c * n + position)] = both[size_t(classes + c)];
+      }
+    };
+    const bool complete = embed(
+        context, context.dataset, "images",
+        [&](int64_t position, std::string_view bytes) {
+          copy_values(bytes, std::span(both));
+          place(position);
+        },
+        [&](const Embedded& images) {
+          const std::vector<double> x = svm_rows(images.features, images.count, width - 1);
+          for (int64_t i = 0; i < images.count; ++i) {
+            for (int64_t c = 0; c < classes; ++c)
+              both[size_t(c)] = 0.0 + dot(x.data() + i * width, weights.data() + c * width, width);
+            find_targets(context.dataset, images.batch, i, std::span(both).last(size_t(classes)));
+            place(images.first + i);
+            if (context.journal)
+              context.journal->add(images.first + i, std::span<const double>(both));
+          }
+        });
+    if (!complete) return false;
+    share_values(context.world, scores);
+    share_values(context.world, targets);
+    return true;
+  }
+
+  void find_targets(const data::Dataset& set, const models::HostBatch& batch, int64_t i,
+                    std::span<double> to) const {
+    if (options_.targets.empty()) {
+      std::fill(to.begin(), to.end(), 0.0);
+      const int64_t label = label_of(set, batch, i);
+      if (label < int64_t(to.size())) to[size_t(label)] = 1;
+      return;
+    }
+    std::vector<float> values(to.size());
+    copy_targets(batch, i, values);
+    std::copy(values.begin(), values.end(), to.begin());
+  }
+
+  // Returns the mean over the classes that a test image shows. The ranks share the work.
+  static double mean_average_precision(const Context& context, int64_t classes,
+                                       const std::vector<double>& scores,
+                                       const std::vector<double>& targets) {
+    const int64_t n = context.dataset.size();
+    std::vector<double> of_class(size_t(classes), 0.0);  // -1: no image shows it
+    for (int64_t c = context.world.rank(); c < classes; c += context.world.size()) {
+      const std::vector<float> wanted(targets.begin() + c * n, targets.begin() + (c + 1) * n);
+      of_class[size_t(c)] = average_precision(scores.data() + c * n, wanted.data(), n).value_or(-1);
+    }
+    share_values(context.world, of_class);
+    double sum = 0, shown = 0;
+    for (double precision : of_class)
+      if (precision != -1) {
+        sum += precision;
+        ++shown;
+      }
+    return sum / shown;  // NaN if the set shows no class
+  }
+
+  SvmOptions options_;
+};
+
+const SvmOptions& svm_options(const config::Table::Variant& options) {
+  return dynamic_cast<const SvmOptions&>(options);
+}
+
+Features svm_features(const models::Model& model, const SvmOptions& options) {
+  Features features = labelled_images(model, "eval kind svm");
+  if (options.targets.empty()) return features;
+  features.erase("label");
+  features[options.targets] = {.type = device::DType::f32,
+                               .shape = {options.num_classes},
+                               .key = "eval kind svm: num_classes"};
+  return features;
+}
+
+}  // namespace
+
+Registered svm_row() {
+  using Variant = config::Table::Variant;
+  return {
+      "svm",
+      "mean average precision of linear support vector machines on the features",
+      [](const Variant&) -> std::vector<Metric> {
+        return {{"mean_ap", "1",
+                 "mean over the classes that any test image shows of the average precision of "
+                 "a machine for this class against all others"}};
+      },
+      "turn images into features",
+      nullptr,
+      [] { return std::shared_ptr<Variant>(std::make_shared<SvmOptions>()); },
+      [](const Variant& options) -> std::unique_ptr<Evaluator> {
+        return std::make_unique<Svm>(svm_options(options));
+      },
+      [](const models::Model& model,
+         const Variant& options) -> std::unique_ptr<models::ForwardPass> {
+        return make_tap_pass(model, svm_options(options).tap);
+      },
+      [](const Variant& options) {
+        return std::map<std::string, std::string>{{"train_data", svm_options(options).train_data}};
+      },
+      [](const models::Model& model, const Variant& options, const std::string&) {
+        return std::optional(svm_features(model, svm_options(options)));
+      }};
+}
+
+}  // namespace eval

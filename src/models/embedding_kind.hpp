@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// Helpers of the kinds of embedding models: simclr.cpp, moco.cpp, ...
+#pragma once
+
+#include "models/embedding_model.hpp"
+#include "models/losses/losses.hpp"
+
+namespace models {
+
+// Makes the row of a kind. Options: its keys, with a member parts(network, list) that makes its
+// parts.
+template <class Options>
+Registered embedding_row(const char* name, const char* doc) {
+  return {name, doc,
+          [] { return std::shared_ptr<config::Table::Variant>(std::make_shared<Options>()); },
+          [](const config::Table::Variant& options,
+             const MemoryOptions& memory) -> std::unique_ptr<Model> {
+            const auto& own = dynamic_cast<const Options&>(options);
+            return std::make_unique<EmbeddingModel>(
+                own, memory, [&own](const EmbeddingNetwork& network, ParameterList& list) {
+                  return own.parts(network, list);
+                });
+          }};
+}
+
+// Reports views that are not among the first `available` ones. `name`: the key that names them.
+void check_views(config::Table& t, const char* name, const std::vector<int64_t>& views,
+                 int64_t available);
+
+}  // namespace models

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// A trunk and a chain of heads: what turns the views of examples into embeddings. Models that learn
+// from embeddings share it, and a teacher runs the same network on other weights.
+//
+// The first head's parameters lie below "head/", those of the second one below "head1/".
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "models/head.hpp"
+#include "models/trunk.hpp"
+
+namespace models {
+
+// The views of an example: groups[i] of size image_size[i].
+struct ViewOptions {
+  std::vector<int64_t> groups = {2}, image_size = {224};
+  void bind(config::Table& t);
+
+  int64_t count() const;  // views of an example
+  // Returns the name of a group's field, the same in the data and among inputs: "image", "image1".
+  static std::string field(size_t group);
+  int64_t pixels(size_t group) const { return image_size[group] * image_size[group] * 3; }
+};
+
+// Keys of [model] that all kinds of embedding models have.
+struct EmbeddingOptions : config::Table::Variant {
+  ViewOptions views;
+  TrunkOptions trunk;
+  std::vector<HeadOptions> heads;
+  void bind(config::Table& t) override;
+};
+
+class EmbeddingNetwork {
+ public:
+  EmbeddingNetwork(const EmbeddingOptions& options, Recompute recompute, ParameterList& list);
+
+  // The state of one pass.
+  struct Pass {
+    std::unique_ptr<Trunk::Pass> trunk;
+    std::vector<std::unique_ptr<Head::Pass>> heads;
+    device::Arena::Mark start{};
+    int64_t rows = 0;
+  };
+  Pass make_pass() const;
+
+  // Computes the outputs of the last head, each f32 [examples, views, width]. ctx.keep: backward
+  // follows. Otherwise the arena is left as it was.
+  void forward(nn::Context& ctx, std::span<const ImageGroup> groups, std::span<const View> outputs,
+               Pass& pass) const;
+  // Computes the gradients of all parameters from those of the outputs; one that is none is zero.
+  void backward(nn::Context& ctx, std::span<const View> gradients, Pass& pass) const;
+
+  Trunk& trunk() { return *trunk_; }
+  const Trunk& trunk() const { return *trunk_; }
+  // Returns the last head, whose outputs the loss reads.
+  const Head& head() const { return *heads_.back(); }
+  std::vector<int64_t> widths() const { return heads_.back()->widths(); }
+  std::vector<int> blocks() const;  // of trunk and heads
+  // Returns the FLOPs of the products of an example's views.
+  int64_t forward_flops(std::span<const ImageGroup> groups) const;
+
+ private:
+  std::unique_ptr<Trunk> trunk_;
+  std::vector<std::unique_ptr<Head>> heads_;
+  std::vector<int64_t> in_;  // width of each head's input
+};
+
+}  // namespace models

@@ -1,0 +1,400 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/linear_probe.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "kernels/average_pool.hpp"
+#include "kernels/class_xent.hpp"
+#include "kernels/example_sums.hpp"
+#include "models/head_kinds.hpp"
+#include "models/trunk_embed_pass.hpp"
+
+namespace models {
+
+using device::DType;
+
+namespace {
+
+// Error(Exit::config) with the list of taps and the key of the deck if there is no such tap.
+Tap named_tap(const std::vector<Tap>& taps, const std::string& name, const std::string& key) {
+  try {
+    return chosen_taps(taps, {name})[0];
+  } catch (const base::Error& e) {
+    throw base::Error(e.code(), fmt::format("{}: {}", key, e.what()));
+  }
+}
+
+}  // namespace
+
+LinearProbeModel::LinearProbeModel(const LinearProbeOptions& options, const MemoryOptions& memory)
+    : options_(options),
+      trunk_(make_trunk(options.trunk, options.image_size, options.image_size, memory.recompute,
+                        list_)) {
+  list_.freeze();
+  const std::vector<Tap> taps = trunk_->taps(options.image_size, options.image_size);
+  for (const ProbeOptions& probe : options.probes) probes_.push_back(make_probe(probe, taps));
+}
+
+LinearProbeModel::Probe LinearProbeModel::make_probe(const ProbeOptions& options,
+                                                     const std::vector<Tap>& taps) {
+  const std::string key = fmt::format("model.probe \"{}\"", options.label());
+  const Tap tap = named_tap(taps, options.tap, key);
+  Probe probe{options.label(),      options.tap, options.pool, options.pool_stride,
+              options.pool_padding, tap.count(), nullptr};
+  if (probe.pool > 0) {
+    if (tap.shape.size() != 3)
+      base::fail(base::Exit::config, "{}: pool = {}, but {} has no height and width; leave it out",
+                 key, probe.pool, tap.name);
+    const int64_t padded = std::min(tap.shape[0], tap.shape[1]) + 2 * probe.pool_padding;
+    if (probe.pool > padded)
+      base::fail(base::Exit::config,
+                 "{}: pool = {} is larger than {}, which has {} x {} values; give at most {}", key,
+                 probe.pool, tap.name, tap.shape[0], tap.shape[1], padded);
+    const kernels::Window window = probe_window(probe, 1, tap.shape[0], tap.shape[1]);
+    probe.in = window.positions() * tap.shape[2];
+  }
+  if (auto* head = dynamic_cast<const EvalMlpHeadOptions*>(options.head.options.get());
+      head && head->channels != tap.shape.back())
+    base::fail(base::Exit::config, "{}: its head has channels = {}, but {} has {}", key,
+               head->channels, tap.name, tap.shape.back());
+  const std::string path = probes_.empty() ? "head" : fmt::format("head{}", probes_.size());
+  probe.head = make_head(options.head, path, probe.in, list_);
+  if (probe.head->widths() != std::vector<int64_t>{options_.num_classes})
+    base::fail(base::Exit::config,
+               "{}: its head has outputs of {} values; it must have one of model.num_classes = {}",
+               key, fmt::join(probe.head->widths(), ", "), options_.num_classes);
+  return probe;
+}
+
+kernels::Window LinearProbeModel::probe_window(const Probe& probe, int64_t images, int64_t height,
+                                               int64_t width) {
+  return {.batch = images,
+          .height = height,
+          .width = width,
+          .kernel_height = probe.pool,
+          .kernel_width = probe.pool,
+          .stride = probe.pool_stride,
+          .padding = probe.pool_padding};
+}
+
+std::map<std::string, FeatureSpec> LinearProbeModel::features() const {
+  return {{"image",
+           {.type = DType::f32,
+            .shape = {options_.image_size, options_.image_size, 3},
+            .key = "model.image_size",
+            .pixels = true}},
+          {"label",
+           {.type = DType::i32,
+            .shape = {},
+            .key = "model.kind",
+            .below = options_.num_classes,
+            .limit_key = "model.num_classes"}}};
+}
+
+double LinearProbeModel::uniform_loss() const {
+  return double(probes_.size()) * std::log(double(options_.num_classes));
+}
+
+void LinearProbeModel::take_bytes(const kernels::PixelRange& range) {
+  bytes_ = true;
+  trunk_->take_bytes(range);
+}
+
+std::vector<Measure> LinearProbeModel::measures() const {
+  std::vector<Measure> all = {
+      {"loss", "nats", "sum of the cross-entropies of all probes, of this step's batch", 0}};
+  for (const Probe& probe : probes_) {
+    all.push_back({.name = probe.name + "_loss",
+                   .unit = "nats",
+                   .doc = "cross-entropy of this probe",
+                   .column = int(all.size()),
+                   .on_console = false});
+    for (int64_t k : options_.top)
+      all.push_back({.name = fmt::format("{}_top{}", probe.name, k),
+                     .unit = "1",
+                     .doc = fmt::format("share of this step's batch whose class is among the {} "
+                                        "most likely ones of this probe",
+                                        k),
+                     .column = int(all.size()),
+                     .on_console = k == options_.top.front()});
+  }
+  return all;
+}
+
+std::vector<Tap> LinearProbeModel::taps() const {
+  return trunk_->taps(options_.image_size, options_.image_size);
+}
+
+std::unique_ptr<EmbedPass> LinearProbeModel::make_embed_pass(
+    const std::vector<std::string>& taps) const {
+  return make_trunk_embed_pass(*trunk_, inputs().front(), options_.image_size, options_.image_size,
+                               taps);
+}
+
+std::vector<std::string> LinearProbeModel::probe_names() const {
+  std::vector<std::string> names;
+  for (const Probe& probe : probes_) names.push_back(probe.name);
+  return names;
+}
+
+std::string LinearProbeModel::changing_arguments() const {
+  return "batch norms of heads exchange statistics with all ranks within passes";
+}
+
+int64_t LinearProbeModel::forward_flops() const {
+  const ImageGroup group = images();
+  int64_t flops = trunk_->forward_flops({&group, 1});
+  for (const Probe& probe : probes_) flops += probe.head->forward_flops();
+  return flops;
+}
+
+// The products of the trunk have no gradients.
+int64_t LinearProbeModel::input_flops() const {
+  const ImageGroup group = images();
+  return trunk_->input_flops({&group, 1});
+}
+
+int64_t LinearProbeModel::train_flops() const {
+  const ImageGroup group = images();
+  const int64_t trunk = trunk_->forward_flops({&group, 1});
+  // The heads' inputs need no gradient either.
+  return trunk + 2 * (forward_flops() - trunk);
+}
+
+// ---------------------------------------------------------------- inputs
+
+std::vector<InputSpec> LinearProbeModel::inputs() const {
+  const int64_t pixels = options_.image_size * options_.image_size * 3;
+  return {{"image", bytes_ ? DType::u8 : DType::f32, pixels}, {"label", DType::i32, 1}};
+}
+
+void LinearProbeModel::prepare(const HostBatch& batch, const Inputs& into) const {
+  const View image = batch.features.at("image"), label = batch.features.at("label");
+  const View buffer = into.at("image").host;
+  CHECK(image.count == buffer.count && image.type == buffer.type && label.type == DType::i32,
+        "batch of {} examples does not fit the buffers", batch.examples);
+  for (int64_t b = 0; b < batch.examples; ++b)
+    if (int32_t c = label.i32()[b]; c < 0 || c >= options_.num_classes)
+      base::fail(base::Exit::data,
+                 "label {} of the example at position {} is not in [0, {}) (model.num_classes)", c,
+                 batch.first_position + b, options_.num_classes);
+  std::memcpy(buffer.data, image.data, size_t(image.bytes()));
+  std::memcpy(into.at("label").host.data, label.data, size_t(label.bytes()));
+}
+
+// ---------------------------------------------------------------- passes
+
+LinearProbeModel::State LinearProbeModel::make_state() const {
+  State state{trunk_->make_pass(), {}};
+  for (const Probe& probe : probes_) {
+    state.trunk->taps.push_back(probe.tap);
+    state.heads.push_back(probe.head->make_pass());
+  }
+  return state;
+}
+
+ImageGroup LinearProbeModel::images(View of) const {
+  return {of, 1, options_.image_size, options_.image_size};
+}
+
+// The context of the trunk: nothing is kept for a backward pass, and batch norms use running
+// statistics and leave them as they are.
+nn::Context LinearProbeModel::frozen(const nn::Context& ctx) {
+  return {.queue = ctx.queue,
+          .arena = ctx.arena,
+          .weights = ctx.weights,
+          .gradients = nullptr,
+          .batch = ctx.batch,
+          .slices = ctx.slices,
+          .first_example = ctx.first_example,
+          .keep = false};
+}
+
+void LinearProbeModel::place(nn::Context& ctx, State& state) const {
+  nn::Context trunk_ctx = frozen(ctx);
+  const ImageGroup group = images();
+  trunk_->place(trunk_ctx, {&group, 1}, *state.trunk);
+}
+
+std::vector<View> LinearProbeModel::read_taps(nn::Context& ctx, View image, State& state) const {
+  std::vector<View> out;
+  for (const Probe& probe : probes_) out.push_back(ctx.arena.temporary(ctx.batch * probe.in));
+  const device::Arena::Mark start = ctx.arena.low();
+  {
+    device::Arena::Scope scope(ctx.arena);
+    nn::Context trunk_ctx = frozen(ctx);
+    const ImageGroup group = images(image);
+    state.trunk->read_tap = [&](const Trunk::TapValues& values) {
+      read_tap(trunk_ctx, values, out);
+    };
+    trunk_->forward(trunk_ctx, {&group, 1}, probes_.front().head->block(), *state.trunk);
+    state.trunk->read_tap = {};
+  }
+  ctx.arena.pop_low(start);
+  return out;
+}
+
+void LinearProbeModel::read_tap(nn::Context& ctx, const Trunk::TapValues& values,
+                                const std::vector<View>& into) const {
+  for (size_t p = 0; p < probes_.size(); ++p) {
+    const Probe& probe = probes_[p];
+    if (probe.tap != values.tap) continue;
+    if (probe.pool > 0)
+      ctx.run(kernels::AveragePoolForward{
+          .y = into[p],
+          .x = values.values,
+          .window = probe_window(probe, values.images, values.grid_height, values.grid_width),
+          .channels = values.channels});
+    else if (values.values.type == DType::f32)
+      device::copy(into[p], values.values, ctx.queue);
+    else
+      ctx.run(kernels::Cast{.y = into[p], .x = values.values});
+  }
+}
+
+void LinearProbeModel::forward_backward(nn::Context& ctx, const Inputs& inputs,
+                                        int64_t global_batch, View sums, State& state) const {
+  const int64_t n = ctx.batch, classes = options_.num_classes;
+  const device::Arena::Mark start = ctx.arena.low();
+  place(ctx, state);
+  {
+    device::Arena::Scope scope(ctx.arena);
+    const View values = ctx.arena.temporary(sum_columns() * n), total = values.slice(0, n);
+    const std::vector<View> taps = read_taps(ctx, inputs.at("image").device, state);
+    for (size_t p = 0; p < probes_.size(); ++p) {
+      device::Arena::Scope probe_scope(ctx.arena);
+      const Head& head = *probes_[p].head;
+      const View logits = ctx.arena.temporary(n * classes),
+                 ranks = ctx.arena.temporary(n, DType::i32);
+      const View of_probe = values.slice((1 + int64_t(p) * columns_of_probe()) * n,
+                                         columns_of_probe() * n),
+                 loss = of_probe.slice(0, n);
+      const int next = p + 1 < probes_.size() ? probes_[p + 1].head->block() : -1;
+      head.forward(ctx, taps[p], n, {&logits, 1}, -1, *state.heads[p]);
+      ctx.run(kernels::ClassXent{.logits = logits,
+                                 .labels = inputs.at("label").device,
+                                 .loss = loss,
+                                 .ranks = ranks,
+                                 .rows = n,
+                                 .columns = classes,
+                                 .scale = 1 / float(global_batch),
+                                 .loss_scale = ctx.loss_scale});
+      count_hits(ctx, ranks, of_probe.slice(n, (columns_of_probe() - 1) * n));
+      head.backward(ctx, {&logits, 1}, {}, next, *state.heads[p]);
+      if (p == 0)
+        device::copy(total, loss, ctx.queue);
+      else
+        ctx.run(kernels::Add{.y = total, .a = total, .b = loss});
+    }
+    ctx.run(kernels::ExampleSums{.sums = sums,
+                                 .values = values,
+                                 .batch = n,
+                                 .columns = sum_columns(),
+                                 .slices = ctx.slices});
+  }
+  ctx.arena.pop_low(start);
+}
+
+void LinearProbeModel::count_hits(nn::Context& ctx, View ranks, View hits) const {
+  kernels::RankHits op{
+      .hits = hits, .ranks = ranks, .rows = ranks.count, .count = int64_t(options_.top.size())};
+  for (size_t j = 0; j < options_.top.size(); ++j)
+    op.k[j] = int32_t(std::min<int64_t>(options_.top[j], INT32_MAX));
+  ctx.run(op);
+}
+
+void LinearProbeModel::classify(nn::Context& ctx, const Inputs& inputs, View loss, View ranks,
+                                State& state) const {
+  CHECK(!ctx.keep);
+  const int64_t n = ctx.batch;
+  const device::Arena::Mark start = ctx.arena.low();
+  place(ctx, state);
+  {
+    device::Arena::Scope scope(ctx.arena);
+    const std::vector<View> taps = read_taps(ctx, inputs.at("image").device, state);
+    for (size_t p = 0; p < probes_.size(); ++p) {
+      device::Arena::Scope probe_scope(ctx.arena);
+      const View logits = ctx.arena.temporary(n * options_.num_classes);
+      const int next = p + 1 < probes_.size() ? probes_[p + 1].head->block() : -1;
+      probes_[p].head->forward(ctx, taps[p], n, {&logits, 1}, next, *state.heads[p]);
+      ctx.run(kernels::ClassXent{.logits = logits,
+                                 .labels = inputs.at("label").device,
+                                 .loss = loss.slice(int64_t(p) * n, n),
+                                 .ranks = ranks.slice(int64_t(p) * n, n),
+                                 .rows = n,
+                                 .columns = options_.num_classes,
+                                 .gradient = false});
+    }
+  }
+  ctx.arena.pop_low(start);
+}
+
+namespace {
+
+class LinearProbeTrainPass : public TrainPass {
+ public:
+  explicit LinearProbeTrainPass(const LinearProbeModel& model)
+      : model_(model), state_(model.make_state()) {}
+  std::string name() const override { return "train"; }
+  std::vector<InputSpec> inputs() const override { return model_.inputs(); }
+  void prepare(const HostBatch& batch, base::Stream, const Inputs& into) const override {
+    model_.prepare(batch, into);
+  }
+  void run(nn::Context& ctx, const Inputs& inputs, int64_t global_batch, View sums) override {
+    model_.forward_backward(ctx, inputs, global_batch, sums, state_);
+  }
+
+ private:
+  const LinearProbeModel& model_;
+  LinearProbeModel::State state_;
+};
+
+class LinearProbesPass : public ProbesPass {
+ public:
+  explicit LinearProbesPass(const LinearProbeModel& model)
+      : model_(model), state_(model.make_state()) {}
+  std::string name() const override { return "classify with all probes"; }
+  std::vector<std::string> probe_names() const override { return model_.probe_names(); }
+  std::vector<InputSpec> inputs() const override { return model_.inputs(); }
+  void prepare(const HostBatch& batch, const Inputs& into) const override {
+    model_.prepare(batch, into);
+  }
+  void run(nn::Context& ctx, const Inputs& inputs, double* loss, double* rank) override {
+    device::Arena::Scope scope(ctx.arena);
+    const int64_t count = int64_t(model_.probe_names().size()) * ctx.batch;
+    const View losses = ctx.arena.temporary(count), ranks = ctx.arena.temporary(count, DType::i32);
+    model_.classify(ctx, inputs, losses, ranks, state_);
+    if (ctx.queue.kind() == device::Kind::plan) return;
+    device::read_on_host(losses, ctx.queue, [&](View v) { std::copy_n(v.f32(), v.count, loss); });
+    device::read_on_host(ranks, ctx.queue, [&](View v) { std::copy_n(v.i32(), v.count, rank); });
+  }
+
+ private:
+  const LinearProbeModel& model_;
+  LinearProbeModel::State state_;
+};
+
+}  // namespace
+
+std::unique_ptr<TrainPass> LinearProbeModel::make_train_pass() const {
+  return std::make_unique<LinearProbeTrainPass>(*this);
+}
+std::unique_ptr<ProbesPass> LinearProbeModel::make_probes_pass() const {
+  return std::make_unique<LinearProbesPass>(*this);
+}
+
+Registered linear_probe_row() {
+  return {"linear_probe", "classifiers on the values of a frozen trunk at several taps",
+          [] {
+            return std::shared_ptr<config::Table::Variant>(std::make_shared<LinearProbeOptions>());
+          },
+          [](const config::Table::Variant& options,
+             const MemoryOptions& memory) -> std::unique_ptr<Model> {
+            return std::make_unique<LinearProbeModel>(
+                dynamic_cast<const LinearProbeOptions&>(options), memory);
+          }};
+}
+
+}  // namespace models

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// NPID (ssl.md 3.7): an image is told from random others by a memory bank with one row per image of
+// the data set.
+#include "models/embedding_kind.hpp"
+
+namespace models {
+namespace {
+
+struct NpidOptions : EmbeddingOptions {
+  NceLossOptions loss;
+  NpidOptions() { views = {.groups = {1}, .image_size = {224}}; }
+  void bind(config::Table& t) override {
+    EmbeddingOptions::bind(t);
+    t.table("loss", loss, "the loss of the embeddings");
+    if (views.count() != 1)
+      t.error("views", fmt::format("are {} of an image; the memory bank takes one", views.count()));
+  }
+  EmbeddingParts parts(const EmbeddingNetwork& network, ParameterList& list) const {
+    const size_t outputs = network.widths().size();
+    if (outputs != loss.loss_weights.size())
+      base::fail(base::Exit::config,
+                 "model.loss.loss_weights: has {} numbers for {} outputs of the head; give one "
+                 "for each",
+                 loss.loss_weights.size(), outputs);
+    return {.loss = make_nce_loss(loss, network.widths().front(), list),
+            .loss_doc = "loss of telling an image from random rows of the memory bank",
+            .student_views = {},
+            .teacher = {}};
+  }
+};
+
+}  // namespace
+
+Registered npid_row() {
+  return embedding_row<NpidOptions>("npid",
+                                    "an image is told from the others by a memory bank of them");
+}
+
+}  // namespace models

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// A trunk: the part of a model that turns images into vectors. Models own one and know no kind of
+// trunk. Kinds are `resnet` (resnet.hpp) and `vit` (vit_trunk.hpp).
+//
+// An example has views, in groups of one image size each. Everything is example-major: images of a
+// group are [examples, views of the group, height, width, 3], features are [examples, views, width]
+// with the views of group 0 first. So a slice of examples is contiguous rows everywhere.
+#pragma once
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "models/embedder.hpp"
+#include "models/model.hpp"
+#include "models/parameter_list.hpp"
+
+namespace models {
+
+// The views of one size of all examples of a pass.
+struct ImageGroup {
+  View images{};            // [examples, per_example, height, width, 3]: f32, or u8 (take_bytes)
+  int64_t per_example = 1;  // views of an example
+  int64_t height = 0, width = 0;
+};
+
+class Trunk {
+ public:
+  // The values of a tap in a forward pass: [examples, per_example of the group, grid_height,
+  // grid_width, channels], f32 or of the activations' type. The grid of a vector is 1 x 1, that of
+  // tokens 1 x tokens.
+  struct TapValues {
+    std::string tap;
+    int64_t group;  // number of the group of images
+    int64_t images, grid_height, grid_width, channels;
+    View values;  // lost when the call returns
+  };
+  // The state of one pass, from place() to the end of its backward pass.
+  struct Pass {
+    virtual ~Pass() = default;
+    // Called in forward for each of these taps and each group, in network order.
+    std::function<void(const TapValues&)> read_tap;
+    std::vector<std::string> taps;
+
+    bool wants(const std::string& tap) const {
+      return read_tap && std::find(taps.begin(), taps.end(), tap) != taps.end();
+    }
+  };
+
+  virtual ~Trunk() = default;
+  virtual std::unique_ptr<Pass> make_pass() const = 0;
+
+  // Copies the host's tables to where ops read them, until the arena is popped. Groups must be
+  // those of forward(), but have no images yet.
+  virtual void place(nn::Context& ctx, std::span<const ImageGroup> groups, Pass& pass) const = 0;
+  // Returns the features f32 [examples, views, width()], in the arena. next_block: the block whose
+  // weights the last block gathers ahead; -1: none. With ctx.train, batch norms use the statistics
+  // of the batch, otherwise running ones. ctx.keep: backward follows.
+  virtual View forward(nn::Context& ctx, std::span<const ImageGroup> groups, int next_block,
+                       Pass& pass) const = 0;
+  // d: f32 gradient of forward's result, used as workspace. Computes the gradients of all
+  // parameters and pops the arena to where forward began. Gradients of all groups are added slice
+  // by slice.
+  virtual void backward(nn::Context& ctx, View d, Pass& pass) const = 0;
+
+  // True if backward reads the images, which must be there until it ends.
+  virtual bool reads_images_again() const { return false; }
+
+  virtual int64_t width() const = 0;
+  virtual int first_block() const = 0;
+  virtual int last_block() const = 0;
+  // Returns all taps in network order, with their shapes for images of that size: [width],
+  // [tokens, width] or [height, width, channels].
+  virtual std::vector<Tap> taps(int64_t height, int64_t width) const = 0;
+  // Returns the name of the tap that holds the features.
+  virtual std::string feature_tap() const = 0;
+
+  // Switches images to bytes; `range` maps each byte to its value.
+  virtual void take_bytes(const kernels::PixelRange& range) = 0;
+  // Model::patch_tables and Model::changing_arguments of the trunk.
+  virtual std::vector<std::string> patch_tables() const { return {}; }
+  virtual std::string changing_arguments() const { return ""; }
+  // Returns the FLOPs of an example with these groups of views: all products, and the first one.
+  virtual int64_t forward_flops(std::span<const ImageGroup> groups) const = 0;
+  virtual int64_t input_flops(std::span<const ImageGroup> groups) const = 0;
+};
+
+// [model] trunk: the trunk's kind and its own keys.
+struct TrunkOptions {
+  std::string kind;
+  std::shared_ptr<config::Table::Variant> options;
+  void bind(config::Table& t);
+  // Returns the problem of images of that size, or "".
+  std::string image_problem(int64_t height, int64_t width) const;
+};
+
+// Declares the trunk's parameters in `list`: a ResNet's below "trunk/" with torchvision's names, a
+// ViT's below "encoder/" with big_vision's. height, width: size of the images of group 0.
+std::unique_ptr<Trunk> make_trunk(const TrunkOptions& options, int64_t height, int64_t width,
+                                  Recompute recompute, ParameterList& list);
+
+}  // namespace models

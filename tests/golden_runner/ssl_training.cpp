@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+// Training runs of the self-supervised family (tests/golden/ssl, e2e_*): the real engine with the
+// real optimizer repeats them. Compared are the outputs of the first step, losses and rates of all
+// steps, and parameters, running statistics, momentum, teacher and state of the loss.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "models/embedding_model.hpp"
+#include "ssl_case.hpp"
+#include "ssl_recipe.hpp"
+#include "train/recipe.hpp"
+
+namespace golden {
+namespace {
+
+using device::View;
+using Tensors = std::map<std::string, std::vector<float>>;
+
+// 16-bit activations: each value is off by up to 1/512 of itself. Training amplifies that in
+// networks as narrow as the recorded ones, so only the first step is compared. Tolerances are parts
+// of a set's largest value.
+constexpr double kNarrowOutputs = 0.04, kNarrowLosses = 0.03, kNarrowState = 0.08;
+
+class TrainingCase : public SslCase {
+ public:
+  TrainingCase(const CaseFile& file, const Settings& settings, comm::Mesh& mesh)
+      : file_(file), settings_(settings), mesh_(mesh), recipe_(file) {
+    geometry_ = step::derive_geometry(recipe_.batch,
+                                      settings.micro_batch ? settings.micro_batch : recipe_.batch,
+                                      mesh.shape, settings.determinism);
+    for (size_t v = 0; v < recipe_.sizes.size(); ++v)
+      views_.push_back(
+          file.floats(fmt::format("batch/view{}", v),
+                      {recipe_.steps, recipe_.batch, 3, recipe_.sizes[v], recipe_.sizes[v]}));
+  }
+
+  void run(Report& report) override {
+    step::Engine engine(options(), mesh_, settings_.device);
+    engine.initialise();
+    load(engine, "params_init", report);
+    load(engine, "loss_state_init", report);
+    engine.publish();
+    std::map<int64_t, Tensors> states;
+    std::vector<float> outputs;
+    dynamic_cast<models::EmbeddingModel&>(engine.model())
+        .watch([&](nn::Context& ctx, const models::StepEmbeddings& step) {
+          if (ctx.step == 1) outputs = gathered(ctx, step);
+        });
+    for (int64_t s = 1; s <= recipe_.steps; ++s) {
+      const step::StepReport report_of_step =
+          engine.step_filled(s, [&](int64_t m, const models::Inputs& into) {
+            Batch batch = examples(s, geometry_.first_example(mesh_, m), geometry_.micro_batch);
+            engine.train_pass().prepare(batch.host, engine.draws(s), into);
+          });
+      report.require("loss", fmt::format("finite at step {}", s), report_of_step.finite);
+      compare_step(s, report_of_step, report);
+      if (s + 1 == recipe_.steps || recipe_.snapshots.contains(s)) states[s] = whole(engine);
+    }
+    compare_outputs(outputs, report);
+    for (const int64_t s : recipe_.snapshots)
+      if (s == 1 || !narrow()) compare_snapshot(s, states.at(s), report);
+    if (!narrow()) compare_final(states, report);
+  }
+
+ private:
+  bool narrow() const { return settings_.compute != host::Compute::f32; }
+  double tolerance(const std::string& set, double part) const {
+    const bool counts = set.ends_with("num_batches_tracked") || set.ends_with("queue_ptr");
+    if (!narrow() || counts) return file_.tolerance(set);
+    double largest = 0;
+    for (const float x : file_.floats(set, file_.shape(set)))
+      largest = std::max(largest, std::abs(double(x)));
+    return std::max(file_.tolerance(set), part * largest);
+  }
+
+  step::EngineOptions options() const {
+    step::EngineOptions o;
+    recipe_.fill(o);
+    o.memory.recompute = base::value_of(models::kRecomputeNames, settings_.recompute);
+    using shard::Placement;
+    o.sharding.parameters =
+        settings_.strategy == "sharded" ? Placement::sharded : Placement::replicated;
+    o.sharding.optimizer =
+        settings_.strategy == "replicated" ? Placement::replicated : Placement::sharded;
+    o.determinism = settings_.determinism;
+    o.micro_batch = geometry_.micro_batch;
+    train::PrecisionOptions precision;
+    precision.compute = settings_.compute;
+    o.threads = settings_.threads;
+    o.operands = precision.type();
+    return o;
+  }
+
+  // The examples [first, first + n) of a step: views of one size together, channels last.
+  struct Batch {
+    std::vector<std::vector<float>> images;  // by group
+    models::HostBatch host;
+  };
+  Batch examples(int64_t step, int64_t first, int64_t n) const {
+    Batch batch;
+    batch.images.resize(recipe_.groups.size());
+    for (int64_t i = first; i < first + n; ++i)
+      for (size_t g = 0, v = 0; g < recipe_.groups.size(); ++g)
+        for (int64_t k = 0; k < recipe_.groups[g]; ++k, ++v) {
+          const int64_t pixels = recipe_.sizes[v] * recipe_.sizes[v];
+          const float* image = views_[v].data() + ((step - 1) * recipe_.batch + i) * 3 * pixels;
+          for (int64_t p = 0; p < pixels; ++p)
+            for (int64_t c = 0; c < 3; ++c) batch.images[g].push_back(image[c * pixels + p]);
+        }
+    for (size_t g = 0; g < batch.images.size(); ++g)
+      batch.host.features[models::ViewOptions::field(g)] =
+          device::view(batch.images[g].data(), int64_t(batch.images[g].size()));
+    batch.host.examples = n;
+    batch.host.first_position = (step - 1) * recipe_.batch + first;
+    return batch;
+  }
+
+  // Fills the parts of tensors that this rank holds from the sets of a group of the file.
+  void load(step::Engine& engine, const std::string& group, Report& report) const {
+    std::map<std::string, std::string> sets;  // by path
+    for (const std::string& name : file_.below(group))
+      if (const std::string path = recipe_.path_of(name); !path.empty())
+        sets["/params/" + path] = group + "/" + name;
+    for (const shard::TensorSlice& slice : engine.state()) {
+      const auto found = sets.find(slice.name);
+      if (found == sets.end()) continue;
+      const std::vector<float> values = recipe_.values_of(slice.name, found->second, slice.shape);
+      for (const shard::TensorSlice::Part& part : slice.parts)
+        device::write_on_host(slice.view(part), engine.queue(), [&](View v) {
+          std::copy_n(values.begin() + part.begin, v.count, v.f32());
+        });
+      sets.erase(found);
+    }
+    for (const auto& [path, set] : sets)
+      report.require("parameters", set, false, "the model has no " + path);
+  }
+
+  // Returns all tensors whole, on every rank.
+  Tensors whole(step::Engine& engine) const {
+    Tensors out;
+    for (const shard::TensorSlice& slice : engine.state()) {
+      if (slice.type != device::DType::f32) continue;
+      int64_t count = 1;
+      for (const int64_t d : slice.shape) count *= d;
+      std::vector<float>& to = out[slice.name];
+      to.assign(size_t(count), 0);
+      if (slice.writes)
+        for (const shard::TensorSlice::Part& part : slice.parts)
+          device::read_on_host(slice.view(part), engine.queue(), [&](View v) {
+            std::copy_n(v.f32(), v.count, to.begin() + part.begin);
+          });
+      mesh_.world->all_reduce(device::view(to.data(), count)).wait();
+    }
+    return out;
+  }
+
+  // Returns the last output of the network for all examples, in the file's order: by view.
+  std::vector<float> gathered(nn::Context& ctx, const models::StepEmbeddings& step) const {
+    const int64_t width = step.widths.back(), views = step.views;
+    std::vector<float> all(size_t(recipe_.batch * views * width));
+    for (const models::StepEmbeddings::Part& part : step.parts)
+      device::read_on_host(part.outputs.back(), ctx.queue, [&](View v) {
+        for (int64_t i = 0; i < ctx.batch; ++i)
+          for (int64_t k = 0; k < views; ++k)
+            std::copy_n(v.f32() + (i * views + k) * width, width,
+                        all.begin() + (k * recipe_.batch + part.first + i) * width);
+      });
+    mesh_.world->all_reduce(device::view(all.data(), int64_t(all.size()))).wait();
+    return all;
+  }
+
+  void compare_outputs(const std::vector<float>& outputs, Report& report) const {
+    const Shape shape = file_.shape("step1_output");
+    const std::vector<float> want = file_.floats("step1_output", shape);
+    report.require("first outputs", "their number", outputs.size() == want.size());
+    if (outputs.size() != want.size()) return;
+    report.compare("first outputs", "step1_output", outputs.data(), want.data(),
+                   int64_t(want.size()), tolerance("step1_output", kNarrowOutputs));
+  }
+
+  void compare_step(int64_t s, const step::StepReport& step, Report& report) const {
+    auto compare = [&](const char* set, double got, double part) {
+      const std::vector<float> want = file_.floats(set, {recipe_.steps});
+      report.compare(set, fmt::format("step {}", s), got, double(want[size_t(s - 1)]),
+                     tolerance(set, part));
+    };
+    if (s == 1 || !narrow()) compare("loss", step.loss(), kNarrowLosses);
+    compare("lr", double(step.update.schedules.at(0)) * recipe_.learning_rate, 0);
+    if (file_.has("teacher_momentum")) compare("teacher_momentum", recipe_.teacher_keep(s), 0);
+  }
+
+  void compare_set(const std::string& quantity, const std::string& set, const std::string& name,
+                   const Tensors& state, Report& report) const {
+    if (file_.rounding_noise_only(set)) return report.skip(set);
+    auto found = state.find(name);
+    // A teacher reads frozen parameters of the network.
+    if (found == state.end() && name.starts_with("/teacher/"))
+      found = state.find("/params/" + name.substr(9));
+    report.require(quantity, set, found != state.end(), "there is no tensor " + name);
+    if (found == state.end()) return;
+    const std::vector<float> want = recipe_.values_of(name, set, {int64_t(found->second.size())});
+    report.compare(quantity, set, found->second.data(), want.data(), int64_t(want.size()),
+                   tolerance(set, kNarrowState));
+  }
+
+  void compare_snapshot(int64_t step, const Tensors& state, Report& report) const {
+    const std::string group = fmt::format("snap/step{}", step);
+    for (const std::string& name : file_.below(group))
+      compare_set(name.find("running_") != std::string::npos ? "running statistics" : "parameters",
+                  group + "/" + name, "/params/" + recipe_.path_of(name), state, report);
+  }
+
+  void compare_final(const std::map<int64_t, Tensors>& states, Report& report) const {
+    const Tensors& last = states.at(recipe_.steps);
+    for (const std::string& name : file_.below("momentum"))
+      compare_set("momentum", "momentum/" + name, recipe_.momentum_of(name), last, report);
+    for (const std::string& name : file_.below("loss_state")) {
+      const StateOfLoss place = recipe_.state_of_loss(name);
+      // The scores of the queue are formed anew from its embeddings; only the first are kept.
+      if (place.name.empty() || name.find("local_queue") != std::string::npos) continue;
+      compare_set(place.name.starts_with("/teacher/") ? "teacher" : "state of the loss",
+                  "loss_state/" + name, place.name,
+                  place.before_last_update ? states.at(recipe_.steps - 1) : last, report);
+    }
+  }
+
+  const CaseFile& file_;
+  Settings settings_;
+  comm::Mesh& mesh_;
+  SslRecipe recipe_;
+  step::Geometry geometry_;
+  std::vector<std::vector<float>> views_;  // [steps, batch, 3, size, size]
+};
+
+}  // namespace
+
+SslKind ssl_training_kind() {
+  return {.name = "self-supervised training",
+          .fits =
+              [](const CaseFile& file) {
+                return file.has("batch/view0") && file.has("loss") && file.has("lr") &&
+                       file.has("step1_output");
+              },
+          .make = [](const CaseFile& file, const Settings& settings,
+                     comm::Mesh& mesh) -> std::unique_ptr<SslCase> {
+            return std::make_unique<TrainingCase>(file, settings, mesh);
+          }};
+}
+
+}  // namespace golden

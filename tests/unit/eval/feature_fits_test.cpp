@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tests what evaluators of features have in common, and fits against the conditions that define
+// their solutions.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <numeric>
+
+#include "eval/class_metrics.hpp"
+#include "eval/dense.hpp"
+#include "eval/linear_svm.hpp"
+#include "eval/logistic.hpp"
+#include "feature_rig.hpp"
+
+namespace fits {
+
+using feature_rig::Images;
+using feature_rig::kClasses;
+using feature_rig::kWidth;
+using feature_rig::Work;
+
+const std::pair<const char*, const char*> kKinds[] = {
+    {"knn", "k = [1, 3]"},
+    {"low_shot", "l2_reg = [0.025, 10]"},
+    {"svm", "costs = [0.1, 1, 10]"},
+    {"svm", "targets = \"targets\"\nnum_classes = 3"}};
+
+TEST(FeatureFits, EveryBatchThreadCountAndNumberOfRanksGivesTheSameBits) {
+  for (const auto& [kind, keys] : kKinds)
+    for (int64_t test : {2, 23}) {
+      const auto want =
+          feature_rig::evaluate(kind, {.test = test, .batch = 1, .keys = keys})[0].values;
+      ASSERT_FALSE(want.empty());
+      for (int64_t batch : {4, 32})
+        for (int ranks : {1, 2, 3, 4})
+          for (const eval::Result& r : feature_rig::evaluate(kind, {.test = test,
+                                                                   .batch = batch,
+                                                                   .ranks = ranks,
+                                                                   .keys = keys,
+                                                                   .threads = 1 + ranks % 2}))
+            EXPECT_EQ(r.values, want)
+                << kind << ", " << test << " images, batch " << batch << ", " << ranks << " ranks";
+    }
+}
+
+TEST(FeatureFits, ValuesHaveTheDeclaredNames) {
+  for (const auto& [kind, keys] : kKinds) {
+    std::vector<std::string> names, declared;
+    const std::vector<eval::Result> results = feature_rig::evaluate(kind, {.keys = keys});
+    for (const auto& [name, value] : results[0].values) names.push_back(name);
+    for (const eval::Metric& m : eval::metrics_of(feature_rig::options(kind, keys))) {
+      declared.push_back(m.name);
+      EXPECT_FALSE(m.unit.empty() || m.doc.empty()) << m.name;
+    }
+    EXPECT_EQ(names, declared);
+  }
+}
+
+TEST(FeatureFits, FeaturesThatAreNotFiniteGiveNoValue) {
+  for (const auto& [kind, keys] : kKinds)
+    for (const eval::Result& r :
+         feature_rig::evaluate(kind, {.ranks = 2, .keys = keys, .finite = false}))
+      EXPECT_TRUE(std::isnan(r.values.at(0).second)) << kind;
+}
+
+// 40 images in batches of 6 on 2 ranks take 4 rounds, 23 images 2; fits come between.
+TEST(FeatureFits, AnEvaluationThatWasCutGoesOn) {
+  const std::string folder =
+      (std::filesystem::temp_directory_path() / fmt::format("fits_{}", getpid())).string();
+  for (const auto& [kind, keys] : kKinds) {
+    const auto want = feature_rig::evaluate(kind, {.keys = keys})[0].values;
+    for (int64_t after : {0, 2, 4, 5}) {
+      std::filesystem::remove_all(folder);
+      for (const eval::Result& r : feature_rig::evaluate(
+               kind, {.ranks = 2, .keys = keys, .interrupt_after = after, .journal = folder}))
+        EXPECT_TRUE(r.interrupted && r.values.empty()) << kind << " after " << after;
+      for (const eval::Result& r :
+           feature_rig::evaluate(kind, {.batch = 5, .ranks = 3, .keys = keys, .journal = folder}))
+        EXPECT_EQ(r.values, want) << kind << " after " << after;
+    }
+  }
+  std::filesystem::remove_all(folder);
+}
+
+// Rows of made-up features, and their labels.
+struct Made {
+  std::vector<float> x;
+  eval::LabelledRows rows;
+  explicit Made(int64_t size) : rows{nullptr, kWidth, {}, kClasses} {
+    const Images images{"few", size};
+    for (int64_t i = 0; i < size; ++i) {
+      rows.labels.push_back(images.label_of(i));
+      for (int64_t f = 0; f < kWidth; ++f) x.push_back(images.feature_of(i, f));
+    }
+    rows.x = x.data();
+  }
+};
+
+// The objective is strictly convex, so its minimiser is where the gradient is 0.
+TEST(FeatureFits, MachinesHaveNoGradient) {
+  const Made made(60);
+  constexpr int64_t kRow = kWidth + 1;
+  const std::vector<double> x = eval::svm_rows(made.x.data(), 60, kWidth);
+  std::vector<int64_t> all(60);
+  std::iota(all.begin(), all.end(), 0);
+  for (double cost : {0.01, 1.0, 1000.0})
+    for (int32_t c = 0; c < kClasses; ++c) {
+      std::vector<char> shows;
+      for (int32_t label : made.rows.labels) shows.push_back(label == c);
+      const std::vector<double> w = eval::fit_svm(x, kRow, all, shows, cost);
+      std::vector<long double> g(w.begin(), w.end());
+      for (size_t i = 0; i < 60; ++i) {
+        const long double t = shows[i] ? 1 : -1, weight = shows[i] ? 2 * cost : cost;
+        long double score = 0;
+        for (size_t f = 0; f < size_t(kRow); ++f) score += x[i * kRow + f] * w[f];
+        for (size_t f = 0; f < size_t(kRow); ++f)
+          g[f] -= 2 * weight * t * std::max(0.0L, 1 - t * score) * x[i * kRow + f];
+      }
+      for (long double v : g) EXPECT_LT(std::abs(v), 1e-7 * (1 + cost)) << cost << " class " << c;
+      EXPECT_GT(eval::dot(w.data(), w.data(), kRow), 1e-4);
+    }
+}
+
+TEST(FeatureFits, RegressionsHaveNoGradient) {
+  const Made made(60);
+  constexpr size_t kRow = kWidth + 1;
+  for (double l2 : {0.025, 10.0}) {
+    const eval::LogisticProbe probe = eval::fit_logistic(made.rows, l2, 1);
+    ASSERT_EQ(probe.weights.size(), kRow * size_t(kClasses));
+    std::vector<long double> g(probe.weights.size());
+    for (size_t k = 0; k < g.size(); ++k)
+      g[k] = k % kRow == kWidth ? 0 : l2 / 60 * (long double)(probe.weights[k]);
+    for (size_t i = 0; i < 60; ++i) {
+      long double x[kRow], scores[kClasses], sum = 0;
+      for (size_t f = 0; f < kRow; ++f)
+        x[f] = f == kWidth
+                   ? 1.0L
+                   : ((long double)(made.x[i * kWidth + f]) - probe.mean[f]) / probe.deviation[f];
+      for (size_t c = 0; c < size_t(kClasses); ++c) {
+        scores[c] = 0;
+        for (size_t f = 0; f < kRow; ++f) scores[c] += probe.weights[c * kRow + f] * x[f];
+        sum += scores[c] = std::exp(scores[c]);
+      }
+      for (size_t c = 0; c < size_t(kClasses); ++c)
+        for (size_t f = 0; f < kRow; ++f)
+          g[c * kRow + f] += (scores[c] / sum - (made.rows.labels[i] == int32_t(c) ? 1 : 0)) * x[f];
+    }
+    for (long double v : g) EXPECT_LT(std::abs(v), 1e-7) << l2;
+  }
+}
+
+TEST(FeatureFits, AFeatureThatDoesNotVaryIsNotScaled) {
+  const std::vector<float> x = {3, 1, 3, 2, 3, 4};
+  const eval::LogisticProbe probe = eval::fit_logistic({x.data(), 2, {0, 0, 1}, 2}, 1, 1);
+  EXPECT_EQ(probe.deviation[0], 1);
+  EXPECT_EQ(probe.predict(x.data()), 0);
+  EXPECT_EQ(probe.predict(x.data() + 4), 1);
+}
+
+// The folds of scikit-learn's StratifiedKFold(3) for these rows.
+TEST(FeatureFits, FoldsAreThoseOfScikitLearn) {
+  EXPECT_EQ(eval::stratified_folds({0, 0, 1, 0, 1, 0, 1, 0, 0, 1}, 3),
+            (std::vector<int64_t>{0, 0, 0, 1, 0, 1, 1, 2, 2, 2}));
+  EXPECT_EQ(eval::stratified_folds({1, 0, 0, 0, 0}, 3), (std::vector<int64_t>{0, 0, 1, 1, 2}));
+}
+
+TEST(FeatureFits, AveragePrecisionOfEachRecallHasNoEnvelope) {
+  const std::vector<double> falling = {4, 3, 2, 1};
+  const std::vector<float> shows = {0, 1, 1, 0};
+  EXPECT_DOUBLE_EQ(
+      *eval::average_precision(falling.data(), shows.data(), 4, eval::Precision::of_each_recall),
+      (1.0 / 2 + 2.0 / 3) / 2);
+}
+
+TEST(FeatureFits, RefuseKeysThatMeanNothing) {
+  for (const auto& [kind, keys, part] : {std::tuple{"knn", "k = []", "names no number"},
+                                         {"knn", "top = [1, 1]", "twice"},
+                                         {"knn", "temperature = 0", "temperature"},
+                                         {"svm", "costs = [0.1, 0.1]", "twice"},
+                                         {"svm", "targets = \"tags\"", "num_classes"},
+                                         {"svm", "num_classes = 3", "num_classes"},
+                                         {"low_shot", "l2_reg = [0]", "l2_reg"}}) {
+    rig::Root root;
+    const config::Deck deck(
+        config::DeckSource{"deck.toml",
+                           fmt::format("[eval]\nkind = \"{}\"\ndata = \"val\"\ntrain_data = "
+                                       "\"few\"\nevery_steps = 1\n{}\n",
+                                       kind, keys),
+                           {}},
+        root);
+    ASSERT_FALSE(deck.problems().lines.empty()) << keys;
+    EXPECT_NE(fmt::format("{}", fmt::join(deck.problems().lines, " ")).find(part),
+              std::string::npos)
+        << kind << " " << keys;
+  }
+}
+
+}  // namespace fits

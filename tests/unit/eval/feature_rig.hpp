@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// Made-up features of labelled images, and evaluators on them, for evaluators that fit something to
+// one set and test it on another.
+#pragma once
+
+#include <cmath>
+
+#include "base/random.hpp"
+#include "models/embedder.hpp"
+#include "rig.hpp"
+#include "thread_ranks.hpp"
+
+namespace feature_rig {
+
+constexpr int64_t kWidth = 5;
+constexpr int32_t kClasses = 3;
+
+// Sets of labelled images. The pixels of an image are its number, from 1, and the number of its
+// set.
+struct Images {
+  std::string name;
+  int64_t size;
+  float set = 1;
+  int32_t label_of(int64_t i) const {
+    return int32_t(base::Stream(3, name).bits(uint64_t(i)) % kClasses);
+  }
+  // What an image is known to show: its label, perhaps another class, or nothing known.
+  float target_of(int64_t i, int32_t c) const {
+    const uint32_t bits = base::Stream(6, name).bits(uint64_t(i * kClasses + c));
+    return bits % 7 == 0 ? -1.0f : float(c == label_of(i) || bits % 5 == 0);
+  }
+  // Images of a class are alike.
+  float feature_of(int64_t i, int64_t f) const {
+    const base::Stream noise(4, name);
+    return float(base::Stream(5, "centre").normal(uint64_t(label_of(i) * kWidth + f)) +
+                 noise.normal(uint64_t(i * kWidth + f)));
+  }
+};
+
+class ImageSource : public data::Source {
+ public:
+  explicit ImageSource(Images images, int32_t bad_label = 0)
+      : images_(std::move(images)), bad_label_(bad_label) {}
+  int64_t size() const override { return images_.size; }
+  std::string key(int64_t index) const override { return fmt::format("image:{}", index); }
+  std::string summary() const override { return ""; }
+  data::Sample read(int64_t index) const override {
+    data::Array image(rig::DType::f32, {2}), label(rig::DType::i32, {}),
+        targets(rig::DType::f32, {kClasses});
+    image.f32()[0] = float(index + 1);
+    image.f32()[1] = images_.set;
+    *label.i32() = bad_label_ ? bad_label_ : images_.label_of(index);
+    for (int32_t c = 0; c < kClasses; ++c) targets.f32()[c] = images_.target_of(index, c);
+    data::Sample sample;
+    sample["image"] = std::move(image);
+    sample["label"] = std::move(label);
+    sample["targets"] = std::move(targets);
+    return sample;
+  }
+
+ private:
+  Images images_;
+  int32_t bad_label_;
+};
+
+inline data::Dataset data_set(const Images& images, int32_t bad_label = 0) {
+  return {images.name, std::make_unique<ImageSource>(images, bad_label),
+          data::Pipeline("",
+                         {{"image", data::FieldSpec::array(rig::DType::f32, {2})},
+                          {"label", data::FieldSpec::array(rig::DType::i32, {})},
+                          {"targets", data::FieldSpec::array(rig::DType::f32, {kClasses})}},
+                         {})};
+}
+
+// Gives the images of two sets their features.
+class MadeUpFeatures : public models::EmbedPass {
+ public:
+  MadeUpFeatures(Images first, Images second, bool finite = true)
+      : sets_{std::move(first), std::move(second)},
+        finite_(finite),
+        taps_{{"pre_logits", {kWidth}, ""}} {}
+  std::string name() const override { return "embed(pre_logits)"; }
+  std::vector<models::InputSpec> inputs() const override { return {}; }
+  const std::vector<models::Tap>& taps() const override { return taps_; }
+  void prepare(const models::HostBatch& batch, const models::Inputs&) const override {
+    batch_ = batch;
+  }
+  void run(nn::Context&, const models::Inputs&, const std::vector<float*>& features) override {
+    ++calls;
+    for (int64_t i = 0; i < batch_.examples; ++i) {
+      const float* pixels = batch_.features.at("image").f32() + 2 * i;
+      const bool padding = pixels[0] == 0;
+      const Images& images = sets_[pixels[1] == sets_[0].set ? 0 : 1];
+      const int64_t e = int64_t(pixels[0]) - 1;
+      EXPECT_TRUE(padding || e == batch_.first_position + i) << images.name;
+      for (int64_t f = 0; f < kWidth; ++f)
+        features.at(0)[i * kWidth + f] = padding ? 1e9f
+                                         : !finite_ && e + 1 == images.size
+                                             ? NAN
+                                             : images.feature_of(e, f);
+    }
+  }
+  int64_t calls = 0;
+
+ private:
+  Images sets_[2];
+  bool finite_;
+  std::vector<models::Tap> taps_;
+  mutable models::HostBatch batch_;
+};
+
+struct Work {
+  int64_t train = 40, test = 23, batch = 6;
+  int ranks = 1;
+  std::string keys = {};
+  int64_t interrupt_after = -1;  // questions of a rank
+  bool finite = true;
+  int threads = 1;
+  std::string journal = {};  // folder; none: nothing is kept
+};
+
+inline eval::EvalOptions options(const std::string& kind, const std::string& keys) {
+  return rig::options(kind, "train_data = \"few\"\n" + keys);
+}
+
+// Returns the result of each rank.
+inline std::vector<eval::Result> evaluate(const std::string& kind, const Work& w) {
+  const Images train{"few", w.train}, test{"val", w.test, 2};
+  const data::Dataset train_set = data_set(train), test_set = data_set(test);
+  const std::unique_ptr<eval::Evaluator> evaluator = eval::make_evaluator(options(kind, w.keys));
+  std::vector<eval::Result> out(static_cast<size_t>(w.ranks));
+  rig::ThreadRanks(w.ranks).run_all([&](comm::Comm& world) {
+    MadeUpFeatures pass(train, test, w.finite);
+    std::unique_ptr<eval::Journal> journal;
+    if (!w.journal.empty())
+      journal =
+          std::make_unique<eval::Journal>(world, w.journal, "test", eval::Journal::Identity{});
+    int64_t questions = 0;
+    out[size_t(world.rank())] =
+        evaluator->run({.world = world,
+                        .dataset = test_set,
+                        .loader = {},
+                        .batch = w.batch,
+                        .pass = &pass,
+                        .forward = rig::forward,
+                        .interrupted = [&] { return questions++ == w.interrupt_after; },
+                        .further = {{"train_data", &train_set}},
+                        .journal = journal.get(),
+                        .threads = w.threads});
+  });
+  return out;
+}
+
+}  // namespace feature_rig

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tests cross-entropy with a matrix of targets against a naive reference in double: classes that
+// are not known, weights, distributions, hits.
+#include "kernels/target_xent.hpp"
+
+#include "rig.hpp"
+
+COVERS(target_xent);
+
+namespace {
+
+using namespace kernels;
+using namespace rig;
+
+struct Case {
+  int64_t rows, columns;
+  ClassLoss kind;
+  bool weighted;
+  std::vector<float> targets{}, weights{};
+
+  std::string text() const {
+    return fmt::format("{} x {}, {}, weighted {}", rows, columns,
+                       kind == ClassLoss::softmax ? "softmax" : "sigmoid", weighted);
+  }
+};
+
+struct Reference {
+  std::vector<double> loss, gradient;
+};
+
+// Writes out the formulas with sums over all classes.
+Reference reference(const std::vector<double>& x, const Case& c) {
+  Reference out{std::vector<double>(size_t(c.rows)), std::vector<double>(x.size())};
+  for (int64_t r = 0; r < c.rows; ++r) {
+    const double* z = x.data() + r * c.columns;
+    double total = 0, mass = 0;
+    for (int64_t k = 0; k < c.columns; ++k) total += std::exp(z[k]);
+    auto target = [&](int64_t k) { return double(c.targets[size_t(r * c.columns + k)]); };
+    auto weight = [&](int64_t k) {
+      return target(k) < 0 ? 0 : c.weighted ? double(c.weights[size_t(k)]) : 1;
+    };
+    for (int64_t k = 0; k < c.columns; ++k) mass += weight(k) * target(k);
+    for (int64_t k = 0; k < c.columns; ++k) {
+      const bool softmax = c.kind == ClassLoss::softmax;
+      const double p = softmax ? std::exp(z[k]) / total : 1 / (1 + std::exp(-z[k]));
+      const double t = target(k), w = weight(k);
+      if (w != 0)
+        out.loss[size_t(r)] -= w * (t * std::log(p) + (softmax ? 0 : (1 - t) * std::log(1 - p)));
+      out.gradient[size_t(r * c.columns + k)] = softmax ? mass * p - w * t : w * (p - t);
+    }
+  }
+  return out;
+}
+
+// Targets are 1, 0 and not known for sigmoid, and shares for softmax. The first class is not known
+// in any row.
+std::vector<Case> cases() {
+  std::vector<Case> out;
+  for (auto [rows, columns] :
+       {std::pair<int64_t, int64_t>{0, 5}, {1, 1}, {4, 2}, {7, 99}, {3, 1000}, {2, 3001}})
+    for (ClassLoss kind : {ClassLoss::softmax, ClassLoss::sigmoid})
+      for (bool weighted : {false, true}) {
+        Case c{rows, columns, kind, weighted};
+        const std::vector<int32_t> drawn = integers(rows * columns, -1, 2, "targets");
+        for (int64_t i = 0; i < rows * columns; ++i) {
+          const float t = float(drawn[size_t(i)]);
+          c.targets.push_back(kind == ClassLoss::softmax && t > 0 ? 0.125f * float(i % 7) : t);
+          if (columns > 2 && i % columns == 0) c.targets.back() = -1;
+        }
+        for (int64_t k = 0; k < columns; ++k) c.weights.push_back(0.5f + 0.25f * float(k % 5));
+        out.push_back(c);
+      }
+  return out;
+}
+
+TargetXent arguments(const Case& c, View logits, View loss, bool gradient) {
+  return {.logits = logits,
+          .targets = device::view(c.targets.data(), c.rows * c.columns),
+          .weights = c.weighted ? device::view(c.weights.data(), c.columns) : View(),
+          .loss = loss,
+          .rows = c.rows,
+          .columns = c.columns,
+          .kind = c.kind,
+          .gradient = gradient,
+          .scale = 0.25f};
+}
+
+TEST(TargetXent, ReferenceGradientIsTheDerivative) {
+  for (const Case& c : cases()) {
+    if (c.rows != 4) continue;
+    const std::vector<double> z = doubles(normals(c.rows * c.columns, "z"));
+    const Reference f = reference(z, c);
+    for (size_t i = 0; i < z.size(); ++i) {
+      std::vector<double> up = z, down = z;
+      up[i] += 1e-5;
+      down[i] -= 1e-5;
+      const size_t r = i / size_t(c.columns);
+      EXPECT_NEAR(f.gradient[i], (reference(up, c).loss[r] - reference(down, c).loss[r]) / 2e-5,
+                  1e-8)
+          << c.text();
+    }
+  }
+}
+
+TEST(TargetXent, AgreesWithReference) {
+  for (const Case& c : cases())
+    for (bool gradient : {true, false}) {
+      SCOPED_TRACE(c.text());
+      TestQueue queue(2);
+      Tensor logits(normals(c.rows * c.columns, "z", 3, -2), 1), loss(c.rows, 3);
+      const std::vector<float> before = logits.values();
+      Reference f = reference(doubles(before), c);
+      run(arguments(c, logits, loss, gradient), queue);
+      expect_close(loss.values(), f.loss, 1e-6, "loss", 1e-3);
+      if (!gradient) {
+        EXPECT_TRUE(same_bits(logits.values(), before));
+        continue;
+      }
+      for (double& g : f.gradient) g *= 0.25;
+      expect_close(logits.values(), f.gradient, 2e-6, "gradient", 1e-3);
+    }
+}
+
+TEST(TargetXent, LossScaleIsOfTheGradientAlone) {
+  const Case c = cases().at(14);
+  TestQueue queue;
+  const int64_t n = c.rows * c.columns;
+  Tensor one(normals(n, "z")), other(normals(n, "z")), loss(c.rows), same_loss(c.rows),
+      by(std::vector<float>{1024});
+  run(arguments(c, one, loss, true), queue);
+  TargetXent scaled = arguments(c, other, same_loss, true);
+  scaled.loss_scale = by;
+  run(scaled, queue);
+  EXPECT_TRUE(same_bits(loss.values(), same_loss.values()));
+  for (int64_t i = 0; i < n; ++i) ASSERT_EQ(other[i], 1024 * one[i]) << i;
+}
+
+TEST(TargetXent, HitsAreOfKnownClassesAlone) {
+  TestQueue queue;
+  const std::vector<float> targets = {1, 0, 1, -1, 0, 1, 0, -1, -1, -1, -1, -1, 0, 0, 0, 0};
+  Tensor logits(std::vector<float>{3, 1, 2, 9, 5, 5, 1, 9, 1, 2, 3, 4, 1, 2, 3, 4}), loss(4);
+  std::vector<uint8_t> hits(4, 7);
+  run(TargetXent{.logits = logits,
+                 .targets = device::view(targets.data(), 16),
+                 .loss = loss,
+                 .hits = device::view(hits.data(), 4),
+                 .rows = 4,
+                 .columns = 4},
+      queue);
+  EXPECT_EQ(hits, (std::vector<uint8_t>{1, 0, 0, 0}))
+      << "the first of equal logits counts, and an image without a shown class is no hit";
+  EXPECT_EQ(loss[2], 0);
+}
+
+TEST(TargetXent, SameBitsForAllThreads) {
+  expect_same_bits(
+      [](TestQueue& queue) {
+        const Case c = cases().at(18);
+        Tensor logits(normals(c.rows * c.columns, "z")), loss(c.rows);
+        run(arguments(c, logits, loss, true), queue);
+        std::vector<float> out = logits.values(), more = loss.values();
+        out.insert(out.end(), more.begin(), more.end());
+        return out;
+      },
+      false);
+}
+
+TEST(TargetXent, CostAndChecks) {
+  Tensor logits(12), targets(12), loss(3), weights(3);
+  TargetXent a{.logits = logits, .targets = targets, .loss = loss, .rows = 3, .columns = 4};
+  check(a);
+  EXPECT_EQ(cost(a).bytes, 4 * (36 + 7));
+  a.weights = weights;
+  EXPECT_ERROR(check(a), "target_xent", "weights has 3 elements");
+}
+
+}  // namespace

@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tests ResNets: numbers of parameters, running values and products against the published ones
+// (ssl.md 1.1), names, taps, keys, and gradients of a classifier with such a trunk. The golden
+// runner compares values with those of the published code.
+#include "models/resnet.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "config/table.hpp"
+#include "models/classifier.hpp"
+
+namespace {
+
+using device::DType;
+using device::View;
+using Floats = std::vector<float>;
+
+models::ResnetConfig published(int64_t depth) {
+  return {.blocks = *models::resnet_blocks(depth), .bottleneck = models::has_bottlenecks(depth)};
+}
+
+struct ResnetSizes {
+  int64_t parameters = 0, tensors = 0, running = 0;
+  double multiply_adds = 0;
+};
+ResnetSizes sizes_of(const models::ResnetConfig& config) {
+  models::ParameterList list;
+  const models::ResnetTrunk trunk(config, models::Recompute::none, list);
+  ResnetSizes s;
+  for (const shard::Parameter& p : list.parameters()) {
+    int64_t count = 1;
+    for (int64_t d : p.shape) count *= d;
+    if (p.trained()) {
+      s.parameters += count;
+      ++s.tensors;
+    } else if (!p.shape.empty()) {
+      s.running += count;
+    }
+  }
+  const models::ImageGroup images{.height = 224, .width = 224};
+  s.multiply_adds = double(trunk.forward_flops({&images, 1})) / 2;
+  return s;
+}
+
+TEST(Resnet, HasThePublishedSizes) {
+  auto expect = [](const ResnetSizes& got, int64_t parameters, int64_t tensors, int64_t running,
+                   double multiply_adds) {
+    EXPECT_EQ(got.parameters, parameters);
+    EXPECT_EQ(got.tensors, tensors);
+    EXPECT_EQ(got.running, running);
+    if (multiply_adds > 0) {
+      EXPECT_NEAR(got.multiply_adds, multiply_adds, 1e-4 * multiply_adds);
+    }
+  };
+  expect(sizes_of(published(18)), 11176512, 60, 9600, 1.8136e9);
+  expect(sizes_of(published(34)), 21284672, 108, 17024, 3.6632e9);
+  expect(sizes_of(published(50)), 23508032, 159, 53120, 4.0871e9);
+  expect(sizes_of(published(101)), 42500160, 312, 105344, 7.7994e9);
+  expect(sizes_of(published(152)), 58143808, 465, 151424, 0);
+  models::ResnetConfig config = published(50);
+  config.groups = 32;
+  config.width_per_group = 4;
+  expect(sizes_of(config), 22979904, 159, 68224, 0);
+  config = published(101);
+  config.groups = 32;
+  config.width_per_group = 8;
+  expect(sizes_of(config), 86742336, 312, 202880, 0);
+  config = published(50);
+  config.width = 128;
+  expect(sizes_of(config), 93907072, 159, 106240, 0);
+}
+
+TEST(Resnet, NamesParametersAndTapsAsPublished) {
+  models::ParameterList list;
+  models::ResnetConfig config = published(50);
+  const models::ResnetTrunk trunk(config, models::Recompute::none, list);
+  std::map<std::string, std::vector<int64_t>> shapes;
+  for (const shard::Parameter& p : list.parameters()) shapes[p.path] = p.shape;
+  using Sizes = std::vector<int64_t>;
+  EXPECT_EQ(shapes.at("trunk/conv1.weight"), (Sizes{64, 3, 7, 7}));
+  EXPECT_EQ(shapes.at("trunk/layer1.0.downsample.0.weight"), (Sizes{256, 64, 1, 1}));
+  EXPECT_EQ(shapes.at("trunk/layer3.5.conv2.weight"), (Sizes{256, 256, 3, 3}));
+  EXPECT_EQ(shapes.at("trunk/layer4.2.bn3.running_var"), (Sizes{2048}));
+  EXPECT_EQ(shapes.at("trunk/layer2.0.downsample.1.num_batches_tracked"), Sizes{});
+  EXPECT_EQ(shapes.count("trunk/layer1.1.downsample.0.weight"), 0u);
+  const std::vector<models::Tap> taps = trunk.taps(225, 200);
+  ASSERT_EQ(taps.size(), 8u);
+  EXPECT_EQ(taps[0].name, "conv1");
+  EXPECT_EQ(taps[0].shape, (Sizes{113, 100, 64}));
+  EXPECT_EQ(taps[1].shape, (Sizes{57, 50, 64}));
+  EXPECT_EQ(taps[5].name, "res5");
+  EXPECT_EQ(taps[5].shape, (Sizes{8, 7, 2048}));
+  EXPECT_EQ(taps[7].name, trunk.feature_tap());
+  config.layer4_stride = 1;
+  models::ParameterList other;
+  EXPECT_EQ(models::ResnetTrunk(config, models::Recompute::none, other).taps(64, 64)[5].shape,
+            (Sizes{4, 4, 2048}));
+}
+
+// ---- a classifier with a small ResNet
+
+class ResnetWorld {
+ public:
+  ResnetWorld(const models::ResnetConfig& config, int64_t batch, models::Recompute recompute,
+              int64_t slices = 1, DType operands = DType::f32)
+      : model(options(config), {.recompute = recompute}),
+        operands_(operands),
+        ranks_(comm::make_plan_comm(1)),
+        mesh_(comm::make_plan_mesh({1, 1}, *ranks_)),
+        queue_(device::Kind::cpu, 2, true),
+        layout(model.parameters(), model.blocks(), {}, 1, 1),
+        weights(fabric(), 0),
+        gradients(fabric(), 1),
+        batch_(batch),
+        slices_(slices),
+        sums_(size_t(slices) * size_t(model.sum_columns())) {
+    base::Stream s(3, "made batch");
+    for (int64_t i = 0; i < batch * kPixels; ++i)
+      image_.push_back(2 * s.sub(0).uniform(uint64_t(i)) - 1);
+    for (int64_t b = 0; b < batch; ++b) label_.push_back(int32_t(s.sub(1).bits(uint64_t(b)) % 5));
+    inputs_["image"] = device::view(image_.data(), batch * kPixels);
+    inputs_["label"] = device::view(label_.data(), batch);
+    device::Queue paper(device::Kind::plan, 1, true);
+    device::Arena measure;
+    nn::Context train = context(paper, measure);
+    train_->run(train, inputs_, batch, sums());
+    peak = measure.peak();
+    arena_ = std::make_unique<device::Arena>(device::Kind::cpu, ledger_, "activations", peak);
+    weights.initialise(5);
+    const View head = weight("head/kernel");
+    for (int64_t i = 0; i < head.count; ++i)
+      head.f32()[i] = 0.3f * float(base::Stream(5, "head").normal(uint64_t(i)));
+    weights.publish();
+  }
+  View weight(const std::string& path) { return weights.weight(layout.find(path)); }
+  Floats gradient(int parameter) const {
+    const shard::Parameter& p = layout.parameters()[size_t(parameter)];
+    const View g = gradients.owned(p.unit).slice(p.offset, p.size);
+    return {g.f32(), g.f32() + g.count};
+  }
+  double loss() {
+    nn::Context ctx = context(queue_, *arena_);
+    gradients.begin_step();
+    gradients.begin_micro_batch(0);
+    train_->run(ctx, inputs_, batch_, sums());
+    gradients.finish_step();
+    double sum = 0;
+    for (size_t i = 0; i < sums_.size(); i += size_t(model.sum_columns())) sum += sums_[i];
+    return sum / double(batch_);
+  }
+
+  models::ClassifierModel model;
+  int64_t peak = 0;
+
+ private:
+  static constexpr int64_t kSize = 32, kPixels = kSize * kSize * 3;
+  static models::ClassifierOptions options(const models::ResnetConfig& config) {
+    models::ClassifierOptions o;
+    o.image_size = kSize;
+    o.num_classes = 5;
+    auto trunk = std::make_shared<models::ResnetTrunkOptions>();
+    trunk->config = config;
+    o.trunk = {"resnet", trunk};
+    return o;
+  }
+  shard::Fabric fabric() { return {layout, mesh_, queue_, ledger_, false, operands_}; }
+  nn::Context context(device::Queue& queue, device::Arena& arena) {
+    return {.queue = queue,
+            .arena = arena,
+            .weights = weights,
+            .gradients = &gradients,
+            .batch = batch_,
+            .slices = slices_,
+            .train = true,
+            .keep = true};
+  }
+  View sums() { return {sums_.data(), DType::f64, int64_t(sums_.size())}; }
+  std::unique_ptr<models::TrainPass> train_ = model.make_train_pass();
+  DType operands_;
+  std::unique_ptr<comm::Comm> ranks_;
+  comm::Mesh mesh_;
+  device::Queue queue_;
+  device::Ledger ledger_;
+
+ public:
+  shard::Layout layout;
+  shard::WeightStore weights;
+  shard::GradientStore gradients;
+
+ private:
+  int64_t batch_, slices_;
+  std::vector<double> sums_;
+  Floats image_;
+  std::vector<int32_t> label_;
+  models::Inputs inputs_;
+  std::unique_ptr<device::Arena> arena_;
+};
+
+models::ResnetConfig small_resnet(bool bottleneck) {
+  return {.blocks = {2, 1, 1, 1}, .bottleneck = bottleneck, .width = 8};
+}
+
+// The derivative along a tensor's gradient is the gradient's norm.
+TEST(Resnet, GradientsAgainstDifferences) {
+  for (bool bottleneck : {false, true}) {
+    ResnetWorld world(small_resnet(bottleneck), 8, models::Recompute::none);
+    world.loss();
+    std::vector<Floats> gradients;
+    for (int p = 0; p < int(world.layout.parameters().size()); ++p)
+      gradients.push_back(world.layout.parameters()[size_t(p)].trained() ? world.gradient(p)
+                                                                         : Floats());
+    for (size_t p = 0; p < gradients.size(); ++p) {
+      if (gradients[p].empty()) continue;
+      const std::string& path = world.layout.parameters()[p].path;
+      double norm = 0;
+      for (float g : gradients[p]) norm += double(g) * double(g);
+      norm = std::sqrt(norm);
+      ASSERT_GT(norm, 1e-4) << path;
+      const View w = world.weight(path);
+      const Floats before(w.f32(), w.f32() + w.count);
+      // Steps are short where the loss is steep, so that few ReLUs change sides.
+      const double h = 0.004 / std::max(norm, 10.0);
+      auto at = [&](double way) {
+        for (int64_t i = 0; i < w.count; ++i)
+          w.f32()[i] =
+              float(double(before[size_t(i)]) + way * double(gradients[p][size_t(i)]) / norm);
+        return world.loss();
+      };
+      const double difference = (8 * (at(h) - at(-h)) - (at(2 * h) - at(-2 * h))) / (12 * h);
+      std::copy(before.begin(), before.end(), w.f32());
+      EXPECT_NEAR(difference, norm, 0.03 * norm + 1e-3) << path;
+    }
+  }
+}
+
+// Blocks that are computed again have the same bits, and need less memory.
+TEST(Resnet, RecomputedBlocksHaveTheSameBits) {
+  for (DType operands : {DType::f32, DType::bf16})
+    for (int64_t slices : {1, 4}) {
+      ResnetWorld kept(small_resnet(true), 8, models::Recompute::none, slices, operands),
+          again(small_resnet(true), 8, models::Recompute::block, slices, operands);
+      EXPECT_EQ(kept.loss(), again.loss());
+      for (int p = 0; p < int(kept.layout.parameters().size()); ++p) {
+        const shard::Parameter& of = kept.layout.parameters()[size_t(p)];
+        if (of.trained()) {
+          EXPECT_EQ(kept.gradient(p), again.gradient(p)) << of.path;
+        }
+      }
+      EXPECT_LT(again.peak, kept.peak);
+    }
+}
+
+// ---- keys
+
+std::string problems_of(const std::string& text) {
+  struct Root {
+    models::TrunkOptions trunk;
+    void bind(config::Table& t) { t.table("trunk", trunk, ""); }
+  } root;
+  const config::Deck deck({"deck.toml", "[trunk]\nkind = \"resnet\"\n" + text, {}}, root);
+  try {
+    deck.throw_if_any();
+  } catch (const base::Error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+TEST(Resnet, KeysAreChecked) {
+  EXPECT_EQ(problems_of("depth = 18\nwidth = 16\n"), "");
+  EXPECT_EQ(problems_of("groups = 32\nwidth_per_group = 4\nlayer4_stride = 1\n"), "");
+  for (auto [text, part] :
+       {std::pair{"depth = 20\n", "20 is no depth of a ResNet"},
+        {"depth = 18\ngroups = 2\n", "depth 18 has basic blocks"},
+        {"layer4_stride = 3\n", "layer4_stride"},
+        {"width = 8\nwidth_per_group = 4\n", "leaves bottlenecks without channels"}})
+    EXPECT_NE(problems_of(text).find(part), std::string::npos) << problems_of(text);
+}
+
+}  // namespace
