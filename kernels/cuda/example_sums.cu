@@ -7,15 +7,15 @@
 namespace kernels {
 namespace {
 
-constexpr int kSumThreads = 128;
+constexpr int kColumnThreads = 128;
 struct SumArgs {
   double* sums;
   const float* values;
   int64_t batch, columns, slices;
 };
 
-__global__ void __launch_bounds__(kSumThreads) sum_columns(SumArgs a) {
-  const int64_t at = int64_t(blockIdx.x) * kSumThreads + threadIdx.x;
+__global__ void __launch_bounds__(kColumnThreads) sum_columns(SumArgs a) {
+  const int64_t at = int64_t(blockIdx.x) * kColumnThreads + threadIdx.x;
   if (at >= a.slices * a.columns) return;
   const int64_t j = at / a.columns, c = at % a.columns, examples = a.batch / a.slices;
   const float* values = a.values + c * a.batch + j * examples;
@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(kSumThreads) sum_columns(SumArgs a) {
 
 void run_cuda(const ExampleSums& a, Queue& queue) {
   const SumArgs args{a.sums.f64(), a.values.f32(), a.batch, a.columns, a.slices};
-  launch(sum_columns, blocks_for(a.slices * a.columns, kSumThreads), dim3(kSumThreads), 0, queue,
+  launch(sum_columns, blocks_for(a.slices * a.columns, kColumnThreads), dim3(kColumnThreads), 0, queue,
          args);
 }
 
