@@ -8,7 +8,7 @@ namespace kernels {
 namespace {
 
 template <class Args>
-void check_sizes(const Args& a) {
+void check_pool(const Args& a) {
   check_window(a.op, a.window, true);
   need_size(a.op, "channels", a.channels, 1);
   CHECK(a.window.kernel_height * a.window.kernel_width <= kMostPoolPixels,
@@ -19,7 +19,7 @@ void check_sizes(const Args& a) {
 }  // namespace
 
 void check(const MaxPoolForward& a) {
-  check_sizes(a);
+  check_pool(a);
   need_activation(a.op, "x", a.x, {a.window.pixels(), a.channels});
   need_view(a.op, "y", a.y, a.x.type, {a.window.positions(), a.channels});
   allow_view(a.op, "place", a.place, DType::u8, {a.window.positions(), a.channels});
@@ -30,7 +30,7 @@ Cost cost(const MaxPoolForward& a) {
 }
 
 void check(const MaxPoolBackward& a) {
-  check_sizes(a);
+  check_pool(a);
   need_activation(a.op, "dx", a.dx, {a.window.pixels(), a.channels});
   need_view(a.op, "dy", a.dy, a.dx.type, {a.window.positions(), a.channels});
   need_view(a.op, "place", a.place, DType::u8, {a.window.positions(), a.channels});

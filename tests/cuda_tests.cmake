@@ -12,7 +12,8 @@ list(FILTER emulator_sources EXCLUDE REGEX "/nccl\\.cpp$")
 set_source_files_properties(${cuda_sources} PROPERTIES LANGUAGE CXX)
 add_library(cuda_on_cpu OBJECT ${cuda_sources} ${emulator_sources} ${CMAKE_SOURCE_DIR}/src/device/cuda.cpp
             ${library_sources})
-set_target_properties(cuda_on_cpu PROPERTIES UNITY_BUILD OFF)
+set_source_files_properties(${emulator_sources} ${library_sources} ${CMAKE_SOURCE_DIR}/src/device/cuda.cpp
+                            PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 target_include_directories(cuda_on_cpu BEFORE PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/cuda_on_cpu)
 target_link_libraries(cuda_on_cpu PRIVATE trainer_base)
 # Its kernels run in many tests, which take a third less time with -O2 than with the tests' -O1.

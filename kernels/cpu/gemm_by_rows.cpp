@@ -22,8 +22,9 @@ bool run_cpu_by_rows(std::span<const Gemm> products, Queue& queue) {
     if (a.m == 0 || a.n == 0 || a.k == 0 || a.trans_a || a.a.type == DType::f16 || !a.sums.none())
       return false;
     const GemmKey key = key_of(a, queue);
-    // Widening or copying before the blocks would need scratch for all products at once.
-    const bool alone = (a.a.type == DType::bf16 && !key.narrow) || (key.residual && key.ldc != a.n);
+    // Widening, packing or copying before the blocks would need scratch for all products at once.
+    const bool alone = (a.a.type == DType::bf16 && !key.narrow) || key.packed_b ||
+                       (key.residual && key.ldc != a.n);
     if (alone || !runs_in_blocks(key)) return false;
     plan[i] = &plan_for(key);
     operands[i] = operands_of(a, i, queue);

@@ -19,6 +19,7 @@ struct GemmKey {
   bool widen = false;
   bool gelu = false, gelu_of = false;
   bool rows_alike = false;  // a row of c does not depend on m (Queue::rows_alike)
+  bool packed_b = false;    // b is brought into the library's layout once, not for each block
   int threads = 1;
 
   // Leading dimensions of a and c that the library sees. Blocks that are widened, or rounded later,

@@ -4,7 +4,6 @@
 
 #include "kernels/cast.hpp"
 #include "kernels/cpu/gemm_blocks.hpp"
-#include "kernels/cpu/instructions.hpp"
 
 namespace kernels {
 
@@ -25,10 +24,8 @@ View widened(const View& x, std::vector<float>& buffer, Queue& queue) {
 }
 
 GemmKey key_of(const Gemm& a, const Queue& queue) {
-  // Blocks of rows_alike are small, and oneDNN packs a bf16 b for each. Floats are 1.2 to 1.6 times
-  // as fast there, measured with S/16. With AMX, bf16 products stay the faster ones.
   const bool bf16 = a.a.type == DType::bf16, alike = queue.rows_alike() && !a.trans_a,
-             narrow = bf16 && bf16_is_native() && (!alike || onednn_has_amx());
+             narrow = bf16 && bf16_is_native();
   GemmKey key{.m = a.m,
               .n = a.n,
               .k = a.k,
@@ -46,6 +43,8 @@ GemmKey key_of(const Gemm& a, const Queue& queue) {
               .gelu = !a.gelu.none(),
               .gelu_of = !a.gelu_of.none(),
               .rows_alike = alike,
+              // Blocks of rows_alike are small, and the library would pack a bf16 b for each.
+              .packed_b = alike && narrow,
               .threads = queue.threads()};
   // A block of a transposed a touches every stored row, so a is widened as a whole, as for products
   // without blocks.

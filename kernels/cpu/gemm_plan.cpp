@@ -46,11 +46,18 @@ GemmPlan::GemmPlan(const GemmKey& key)
                    size_t(padded_a_ + padded_c_ + padded_residual_);
 }
 
-void GemmPlan::run(const GemmOperands& p, Queue& queue) {
+void GemmPlan::run(GemmOperands p, Queue& queue) {
   double begin = base::now_s();
-  char* scratch =
-      static_cast<char*>(queue.scratch(size_t(workers_) * scratch_bytes_ + kScratchLine));
+  const size_t packed_bytes = key_.packed_b ? primitives_[0]->packed_bytes() : 0;
+  const size_t workers_bytes = size_t(workers_) * scratch_bytes_ + kScratchLine;
+  char* scratch = static_cast<char*>(queue.scratch(workers_bytes + packed_bytes));
   int status = dnnl_success;
+  if (key_.packed_b) {
+    ThreadScope scope(key_.threads);
+    char* packed = scratch + workers_bytes;  // a multiple of 64, as all parts are
+    primitives_[0]->pack_b(p.b, packed);
+    p.b = packed;
+  }
   if (!in_blocks_) {
     ThreadScope scope(key_.threads);
     status = primitives_[0]->run(0, p, scratch);

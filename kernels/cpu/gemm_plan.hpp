@@ -17,7 +17,7 @@ class GemmPlan {
  public:
   explicit GemmPlan(const GemmKey& key);
 
-  void run(const GemmOperands& p, Queue& queue);
+  void run(GemmOperands p, Queue& queue);
   // Counts a run. Throws if `status` is an error of the library.
   void finish(int status, double seconds);
 

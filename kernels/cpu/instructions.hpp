@@ -6,8 +6,6 @@ namespace kernels {
 
 bool cpu_has_avx512();
 bool cpu_has_avx512_bf16();
-// The environment variable ONEDNN_MAX_CPU_ISA may exclude these.
-bool onednn_has_avx512();
-bool onednn_has_amx();
+bool onednn_has_avx512();  // the environment variable ONEDNN_MAX_CPU_ISA may exclude it
 
 }  // namespace kernels

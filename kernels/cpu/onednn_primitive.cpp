@@ -17,6 +17,7 @@ OnednnPrimitive::OnednnPrimitive(const GemmKey& key, int64_t m, int64_t n, int w
   };
   memory::desc a = matrix(m, key.k, key.product_lda(), key.trans_a, key.narrow);
   memory::desc b = matrix(key.k, n, key.ldb, key.trans_b, key.narrow);
+  const memory::desc any_b({key.k, n}, b.data_type(), memory::format_tag::any);
   memory::desc c = matrix(m, n, key.product_ldc(), false, key.narrow_c && !key.widen);
   memory::desc residual = matrix(m, n, key.product_ldc(), false, false);
   memory::desc bias = matrix(1, n, n, false, false);
@@ -28,10 +29,17 @@ OnednnPrimitive::OnednnPrimitive(const GemmKey& key, int64_t m, int64_t n, int w
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   attributes.set_post_ops(post_ops);
   dnnl::matmul::primitive_desc description(
-      key.bias ? dnnl::matmul::desc(a, b, bias, c) : dnnl::matmul::desc(a, b, c), attributes,
-      onednn_engine());
+      key.bias ? dnnl::matmul::desc(a, key.packed_b ? any_b : b, bias, c)
+               : dnnl::matmul::desc(a, key.packed_b ? any_b : b, c),
+      attributes, onednn_engine());
   primitive_ = dnnl::matmul(description);
   scratch_bytes_ = description.scratchpad_desc().get_size();
+  if (key.packed_b) {
+    plain_ = b;
+    b = packed_ = description.weights_desc();
+    pack_ = dnnl::reorder(
+        dnnl::reorder::primitive_desc(onednn_engine(), plain_, onednn_engine(), packed_));
+  }
 
   for (int w = 0; w < workers; ++w) {
     Worker& worker = workers_.emplace_back();
@@ -51,6 +59,14 @@ OnednnPrimitive::OnednnPrimitive(const GemmKey& key, int64_t m, int64_t n, int w
       residual_index_ =
           argument(DNNL_ARG_ATTR_MULTIPLE_POST_OP(post_op) | DNNL_ARG_SRC_1, residual);
   }
+}
+
+void OnednnPrimitive::pack_b(const char* b, char* packed) {
+  dnnl::stream stream(onednn_engine());
+  dnnl::memory from(plain_, onednn_engine(), const_cast<char*>(b)),
+      to(packed_, onednn_engine(), packed);
+  pack_.execute(stream, from, to);
+  stream.wait();
 }
 
 // Calls oneDNN's C interface, because it does not throw (this runs in parallel regions) and does

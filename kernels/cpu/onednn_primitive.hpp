@@ -35,6 +35,9 @@ class OnednnPrimitive {
   OnednnPrimitive(const GemmKey& key, int64_t m, int64_t n, int workers);
 
   size_t scratch_bytes() const { return scratch_bytes_; }
+  // With key.packed_b, run() takes b as pack_b() writes it: this many bytes, at a multiple of 64.
+  size_t packed_bytes() const { return packed_.get_size(); }
+  void pack_b(const char* b, char* packed);
   dnnl_status_t run(int worker, const GemmOperands& p, void* scratch);  // does not throw
 
  private:
@@ -44,6 +47,8 @@ class OnednnPrimitive {
     std::vector<dnnl_exec_arg_t> arguments;
   };
   dnnl::matmul primitive_;
+  dnnl::reorder pack_;  // with key.packed_b
+  dnnl::memory::desc plain_, packed_;
   std::vector<Worker> workers_;
   size_t scratch_bytes_ = 0;
   int scratch_index_ = -1, bias_index_ = -1, residual_index_ = -1;

@@ -28,8 +28,8 @@ __global__ void __launch_bounds__(kColumnThreads) sum_columns(SumArgs a) {
 
 void run_cuda(const ExampleSums& a, Queue& queue) {
   const SumArgs args{a.sums.f64(), a.values.f32(), a.batch, a.columns, a.slices};
-  launch(sum_columns, blocks_for(a.slices * a.columns, kColumnThreads), dim3(kColumnThreads), 0, queue,
-         args);
+  launch(sum_columns, blocks_for(a.slices * a.columns, kColumnThreads), dim3(kColumnThreads), 0,
+         queue, args);
 }
 
 }  // namespace kernels

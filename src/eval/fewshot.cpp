@@ -19,7 +19,7 @@ struct FewshotOptions : config::Table::Variant {
   std::vector<int64_t> shots = {1, 5, 10, 25};
   int64_t seeds = 3;
   std::vector<double> l2 = {1024};
-  std::string tap = "pre_logits";
+  std::string tap;
   void bind(config::Table& t) override;
 
   bool sweeps() const { return l2.size() > 1; }
@@ -53,8 +53,7 @@ void FewshotOptions::bind(config::Table& t) {
       .check([this] { return problem_of_list(l2); })
       .on_resume(may);
   t.key("tap", tap,
-        "features of an image: pre_logits, the vector that a head reads; encoded, all normalised "
-        "tokens; blockNN, all tokens after block NN, counted from 00; blockNN_mean, their mean")
+        "features of an image, as extract.taps names them; \"\" = the vector that a head reads")
       .on_resume(may);
 }
 

@@ -62,6 +62,7 @@ class Cappa : public Model, public CaptionScorer, public Captioner, public Embed
   std::unique_ptr<TrainPass> make_train_pass() const override;
   std::unique_ptr<ScorePass> make_score_pass() const override;
   std::vector<Tap> taps() const override;
+  std::string feature_tap() const override { return "pre_logits"; }
   std::unique_ptr<EmbedPass> make_embed_pass(const std::vector<std::string>& taps) const override;
   std::unique_ptr<PairScorePass> make_pair_score_pass() const override;
   std::unique_ptr<CaptionPass> make_caption_pass(const CaptionLimits& limits) const override;

@@ -9,10 +9,10 @@
 namespace models {
 namespace {
 
-constexpr double kNever = -std::numeric_limits<double>::infinity();
+constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
 
 // NaN counts as impossible, so that comparisons have an order.
-double or_never(double x) { return std::isnan(x) ? kNever : x; }
+double or_never(double x) { return std::isnan(x) ? kMinusInfinity : x; }
 
 // Returns the `count` largest logits' ids, the largest first; the smallest id first among equals.
 std::vector<int32_t> most_likely(const float* logits, int64_t vocabulary, int64_t count) {
@@ -122,7 +122,7 @@ void CaptionSearch::continue_image(Image& image, const std::vector<Candidate>& c
   image.live = std::move(next);
   if (image.ended.empty() || image.live.empty()) return;
   // Likelihoods only fall, and the divisor is largest for the longest caption.
-  double best = kNever, reachable = kNever;
+  double best = kMinusInfinity, reachable = kMinusInfinity;
   for (const Ended& e : image.ended) best = std::max(best, e.score);
   for (const Hypothesis& h : image.live)
     reachable = std::max(reachable, score(options_, h.log_likelihood, length_));

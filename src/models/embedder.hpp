@@ -44,7 +44,7 @@ class Embedder {
   // Returns all taps; each name is there once.
   virtual std::vector<Tap> taps() const = 0;
   // Returns the name of the tap that holds the vector which a head reads.
-  virtual std::string feature_tap() const { return "pre_logits"; }
+  virtual std::string feature_tap() const = 0;
   // Makes a pass that reads the named taps, without repetition. Its name lists them, because it is
   // another pass than one with other taps. Error(Exit::config) for a name that is no tap.
   virtual std::unique_ptr<EmbedPass> make_embed_pass(

@@ -53,6 +53,7 @@ class EmbeddingModel : public Model, public Embedder {
   std::unique_ptr<TrainPass> make_train_pass() const override;
   std::optional<TeacherSpec> teacher() const override;
   std::vector<Tap> taps() const override;
+  std::string feature_tap() const override { return network_.trunk().feature_tap(); }
   std::unique_ptr<EmbedPass> make_embed_pass(const std::vector<std::string>& taps) const override;
   std::string changing_arguments() const override;
   int64_t forward_flops() const override;

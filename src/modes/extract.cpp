@@ -63,7 +63,9 @@ class FeatureRows : public RowMaker {
     return out;
   }
   std::map<std::string, std::string> made_from() const override {
-    return {{"extract.taps", base::join(options_.taps, ", ")},
+    std::vector<std::string> taps;
+    for (const WrittenTap& t : taps_) taps.push_back(t.tap.name);
+    return {{"extract.taps", base::join(taps, ", ")},
             {"extract.pool", options_.mean ? "mean" : "none"},
             {"extract.dtype", options_.half ? "float16" : "float32"}};
   }
@@ -138,7 +140,9 @@ int run_extract(Call& call) {
        .options = options.rows,
        .default_out = fmt::format("{}/extract/{}.h5", call.recipe.run.dir, options.data),
        .make_pass = [&options](const models::Model& model) -> std::unique_ptr<models::ForwardPass> {
-         return dynamic_cast<const models::Embedder&>(model).make_embed_pass(options.taps);
+         const auto& embedder = dynamic_cast<const models::Embedder&>(model);
+         return embedder.make_embed_pass(options.taps.empty() ? std::vector{embedder.feature_tap()}
+                                                              : options.taps);
        },
        .make = [&options](const models::Model&, const data::Dataset&,
                           models::ForwardPass& pass) -> std::unique_ptr<RowMaker> {

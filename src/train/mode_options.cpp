@@ -100,10 +100,10 @@ void ExtractOptions::bind(config::Table& t) {
   t.key("data", data, "name of a [data.NAME] table (--mode extract); the mode needs it")
       .on_resume(may);
   t.key("taps", taps,
-        "features to write: pre_logits, the vector that a head reads; encoded, all normalised "
-        "tokens; blockNN, all tokens after block NN, counted from 00; blockNN_mean, their mean")
+        "features to write; without any, the vector that a head reads. Of a ViT: pre_logits, this "
+        "vector; encoded, all normalised tokens; blockNN, all tokens after block NN, counted from "
+        "00; blockNN_mean, their mean. Of a ResNet: conv1, res1 to res5, res5avg, flatten")
       .check([this] {
-        if (taps.empty()) return std::string("names no tap");
         for (const std::string& tap : taps)
           if (std::count(taps.begin(), taps.end(), tap) > 1)
             return fmt::format("\"{}\" is there twice", tap);

@@ -9,12 +9,12 @@
 namespace models {
 namespace {
 
-constexpr auto kNever = config::OnResume::never;
+using enum config::OnResume;
 // exp of 1 / temperature must stay finite (ssl.md 9).
 constexpr double kLeastTemperature = 0.0115;
 
 void bind_views(config::Table& t, const char* name, std::vector<int64_t>& views, const char* doc) {
-  t.key(name, views, doc).min(0).max(1023).on_resume(kNever).check([&views]() -> std::string {
+  t.key(name, views, doc).min(0).max(1023).on_resume(never).check([&views]() -> std::string {
     std::vector<int64_t> sorted = views;
     std::sort(sorted.begin(), sorted.end());
     if (views.empty() || views.size() > 16) return "needs 1 to 16 views";
@@ -48,7 +48,7 @@ void MocoLossOptions::bind(config::Table& t) {
   t.key("queue_size", queue_size, "keys of earlier batches; a multiple of train.global_batch")
       .min(1)
       .max(1 << 24)
-      .on_resume(kNever);
+      .on_resume(never);
   t.key("temperature", temperature, "cosines are divided by it").min(kLeastTemperature);
 }
 
@@ -68,13 +68,13 @@ void SwavLossOptions::bind(config::Table& t) {
         "embeddings of earlier batches that are assigned too; 0: none, else a multiple of "
         "train.global_batch")
       .min(0)
-      .on_resume(kNever);
+      .on_resume(never);
   t.key("queue_start_steps", queue_start_steps, "steps before the queue is used")
       .min(0)
       .unit("steps");
   t.key("random_first_scores", random_first_scores,
         "the first step with a queue uses random scores of it, as the published code does")
-      .on_resume(kNever);
+      .on_resume(never);
 }
 
 void DinoLossOptions::bind(config::Table& t) {
@@ -105,7 +105,7 @@ void NceLossOptions::bind(config::Table& t) {
       .required()
       .min(2)
       .max(INT32_MAX)
-      .on_resume(kNever);
+      .on_resume(never);
   t.key("negatives", negatives, "random rows of the memory that each embedding is compared with")
       .min(1);
   t.key("temperature", temperature, "cosines are divided by it").min(kLeastTemperature);
@@ -114,7 +114,7 @@ void NceLossOptions::bind(config::Table& t) {
       .max(1);
   t.key("norm_constant", norm_constant,
         "constant of the probabilities; below 0: from the first batch")
-      .on_resume(kNever);
+      .on_resume(never);
   t.choice("loss", loss, {{"nce", BankLoss::nce}, {"cross_entropy", BankLoss::cross_entropy}},
            "nce: noise-contrastive estimation; cross_entropy: of the softmax over one positive "
            "and all negatives");
