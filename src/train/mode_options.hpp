@@ -54,10 +54,10 @@ struct RowOptions {
 
 // [extract]
 struct ExtractOptions {
-  std::string data;  // "" = the deck is not for this mode
+  std::string data;               // "" = the deck is not for this mode
   std::vector<std::string> taps;  // none: the vector that a head reads
-  bool mean = false;  // pool: taps with tokens give the mean over them
-  bool half = false;  // dtype: float16
+  bool mean = false;              // pool: taps with tokens give the mean over them
+  bool half = false;              // dtype: float16
   RowOptions rows;
   void bind(config::Table& t);
 };
