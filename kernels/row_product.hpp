@@ -12,7 +12,8 @@
 namespace kernels {
 
 // c = a . b + bias + residual. a and b are both f32, both bf16 or (on GPUs) both f16; c is f32 or
-// of their type. Products are summed in f32; on CPUs in the order of k, with fused multiply-adds.
+// of their type. Products are summed in f32; on CPUs in the order of k, with fused multiply-adds,
+// or bf16 instructions that add two products at a time.
 struct RowProduct {
   static constexpr Op op = Op::row_product;
   View c;           // [m, n]

@@ -75,6 +75,27 @@ void decode_attention(const DecodeHead<T>& h, float* scratch) {
 constexpr int kRowsAtOnce = kLanes == 16 ? 8 : 4, kVectorsAtOnce = 3;
 constexpr int kFetchedAhead = 8;  // rows of b
 
+// Only addresses within b and shortly behind it are prefetched, which is harmless.
+template <class T>
+KERNELS_INLINE void fetch_row(const RowProductPart<T>& p, const T* b) {
+  _mm_prefetch(reinterpret_cast<const char*>(b + kFetchedAhead * p.n), _MM_HINT_T0);
+}
+
+template <int kRows, int kVectors, class T>
+KERNELS_INLINE void store_tile(const RowProductPart<T>& p, const V (&sum)[kRows][kVectors],
+                               int64_t r, int64_t j, int64_t part) {
+#pragma GCC unroll 8
+  for (int y = 0; y < kRows; ++y)
+#pragma GCC unroll 3
+    for (int x = 0; x < kVectors; ++x) {
+      float* to = p.sums + (r + y) * p.stride + j + x * kLanes;
+      if (part < kLanes)
+        store_part(to, sum[y][x], part);
+      else
+        store(to, sum[y][x]);
+    }
+}
+
 // Computes the sums of kRows rows from row r on, and kVectors vectors of columns from column j on.
 // `part`: columns of the last vector. `fetch`: b is not yet in the caches.
 template <int kRows, int kVectors, class T>
@@ -92,10 +113,7 @@ KERNELS_INLINE void multiply_tile(const RowProductPart<T>& p, int64_t r, int64_t
 #pragma GCC unroll 3
     for (int x = 0; x < kVectors; ++x) {
       w[x] = part < kLanes ? load_part(b + x * kLanes, part) : load(b + x * kLanes);
-      // Only addresses within b and shortly behind it are prefetched, which is harmless.
-      if (fetch)
-        _mm_prefetch(reinterpret_cast<const char*>(b + kFetchedAhead * p.n + x * kLanes),
-                     _MM_HINT_T0);
+      if (fetch) fetch_row(p, b + x * kLanes);
     }
 #pragma GCC unroll 8
     for (int y = 0; y < kRows; ++y) {
@@ -104,17 +122,47 @@ KERNELS_INLINE void multiply_tile(const RowProductPart<T>& p, int64_t r, int64_t
       for (int x = 0; x < kVectors; ++x) sum[y][x] = fma(factor, w[x], sum[y][x]);
     }
   }
+  store_tile(p, sum, r, j, part);
+}
+
+#ifdef KERNELS_AVX512_BF16
+// As above, for bf16: one instruction multiplies and adds elements of two rows of b.
+template <int kRows, int kVectors>
+KERNELS_INLINE void multiply_tile(const RowProductPart<uint16_t>& p, int64_t r, int64_t j,
+                                  int64_t part, bool fetch) {
+  V sum[kRows][kVectors];
 #pragma GCC unroll 8
   for (int y = 0; y < kRows; ++y)
 #pragma GCC unroll 3
+    for (int x = 0; x < kVectors; ++x) sum[y][x] = zero();
+  const uint16_t *a = p.stored + r * p.k, *b = p.b + j;
+  auto bits = [part](const uint16_t* at) {
+    return part < kLanes ? load_bits_part(at, part) : load_bits(at);
+  };
+  for (int64_t i = 0; i < p.k; i += 2, b += 2 * p.n) {
+    const bool pair = i + 1 < p.k;
+    Words w[kVectors];
+#pragma GCC unroll 3
     for (int x = 0; x < kVectors; ++x) {
-      float* to = p.sums + (r + y) * p.stride + j + x * kLanes;
-      if (part < kLanes)
-        store_part(to, sum[y][x], part);
-      else
-        store(to, sum[y][x]);
+      const uint16_t* at = b + x * kLanes;
+      w[x] = pairs_of(bits(at), pair ? bits(at + p.n) : Words{});
+      if (fetch) {
+        fetch_row(p, at);
+        fetch_row(p, at + p.n);
+      }
     }
+#pragma GCC unroll 8
+    for (int y = 0; y < kRows; ++y) {
+      uint32_t both = a[y * p.k + i];
+      if (pair) __builtin_memcpy(&both, a + y * p.k + i, sizeof(both));
+      const Words factor = _mm512_set1_epi32(int(both));
+#pragma GCC unroll 3
+      for (int x = 0; x < kVectors; ++x) sum[y][x] = add_product(sum[y][x], factor, w[x]);
+    }
+  }
+  store_tile(p, sum, r, j, part);
 }
+#endif
 
 template <int kVectors, class T>
 KERNELS_INLINE void multiply_columns(const RowProductPart<T>& p, int64_t j, int64_t part) {

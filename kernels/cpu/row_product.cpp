@@ -53,7 +53,7 @@ void run_cpu(const RowProduct& a, Queue& queue) {
   const int64_t block = columns_of_block(a.m);
   vector_table().with(a.a.type, [&](const auto& loops, auto element) {
     using T = decltype(element);
-    const T* b = static_cast<const T*>(a.b.data);
+    const T *stored = static_cast<const T*>(a.a.data), *b = static_cast<const T*>(a.b.data);
     for_ranges(queue, a.n, a.m * a.n * a.k, kColumnUnit, [&](int64_t begin, int64_t end) {
       alignas(64) float sums[kSumsOfBlock];
       for (int64_t j = begin; j < end; j += block) {
@@ -62,6 +62,7 @@ void run_cpu(const RowProduct& a, Queue& queue) {
           const int64_t count = std::min(kMostRowsOfBlock, a.m - r);
           loops.row_product({.sums = sums,
                              .a = rows + r * a.k,
+                             .stored = stored + r * a.k,
                              .b = b + j,
                              .rows = count,
                              .columns = columns,

@@ -76,9 +76,10 @@ struct DecodeHead {
 // Some rows and columns of a product: sums = a . b.
 template <class T>
 struct RowProductPart {
-  float* sums;     // [rows, columns], rows are `stride` elements apart
-  const float* a;  // [rows, k]
-  const T* b;      // [k, columns], rows are n elements apart
+  float* sums;      // [rows, columns], rows are `stride` elements apart
+  const float* a;   // [rows, k]
+  const T* stored;  // [rows, k]: a as it is stored
+  const T* b;       // [k, columns], rows are n elements apart
   int64_t rows, columns, k, n, stride;
 };
 
