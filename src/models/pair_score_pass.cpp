@@ -15,8 +15,9 @@ using device::DType;
 
 // Rows of a chunk. On CPUs more rows gain no speed; a GPU needs more work per product.
 constexpr int64_t kChunkRows = 256, kChunkRowsOnGpu = 1024;
-// Rows of logits at a time where rows are alike; a multiple, so that products waste nothing.
-constexpr int64_t kPieceRows = 4 * kernels::kAlikeRows;
+// Rows of logits at a time where rows are alike; a multiple, so that products waste nothing. Each
+// bf16 product packs the vocabulary's weights first: 576 rows take 6 % more time for all scores.
+constexpr int64_t kPieceRows = 20 * kernels::kAlikeRows;
 // A tile has more than one chunk if the batch is so small that a tile has fewer rows than this.
 // Weights that are sharded are gathered for each tile.
 constexpr int64_t kTileRows = 4096;
