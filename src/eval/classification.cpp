@@ -10,7 +10,7 @@
 #include "eval/class_metrics.hpp"
 #include "eval/class_predictor.hpp"
 #include "eval/evaluator.hpp"
-#include "models/classify_pass.hpp"
+#include "models/probe_classifier.hpp"
 
 namespace eval {
 namespace {
@@ -18,7 +18,7 @@ namespace {
 struct ClassificationOptions : config::Table::Variant {
   std::vector<int64_t> k = {1, 5}, precision_at, recall_at;
   bool mean_ap = false, skip_unlabelled = false;
-  std::string targets, mask;
+  std::string targets, mask, probe;
   void bind(config::Table& t) override;
   // True if the evaluator needs the scores of all classes.
   bool scores() const {
@@ -66,6 +66,9 @@ void ClassificationOptions::bind(config::Table& t) {
   t.key("skip_unlabelled", skip_unlabelled, "true: images with the label -1 do not count")
       .on_resume(may);
   t.key("mask", mask, "i32 field of one number; images that hold 0 there do not count")
+      .on_resume(may);
+  t.key("probe", probe,
+        "model.kind = \"linear_probe\": the name of the probe that ranks the classes")
       .on_resume(may);
   if (skip_unlabelled && !targets.empty())
     t.error("skip_unlabelled", "there is targets too, which is read instead of label");
@@ -318,39 +321,64 @@ std::vector<Metric> metrics(const ClassificationOptions& options) {
   return out;
 }
 
+// Returns the number of classes that the model ranks; none if it ranks no classes.
+std::optional<int64_t> classes_of(const models::Model& model) {
+  if (auto* classifier = dynamic_cast<const models::Classifier*>(&model))
+    return classifier->num_classes();
+  if (auto* probes = dynamic_cast<const models::ProbeClassifier*>(&model))
+    return probes->num_classes();
+  return std::nullopt;
+}
+
+// Checks that `probe` names a probe exactly if the model has several.
+void check_probe(const models::ProbeClassifier* probes, const std::string& probe) {
+  if (!probes && !probe.empty())
+    base::fail(base::Exit::config, "probe: the model has one classifier; leave out \"{}\"", probe);
+  if (!probes) return;
+  const std::vector<std::string> known = probes->probe_names();
+  if (std::ranges::count(known, probe) == 0)
+    base::fail(base::Exit::config, "probe: {}; the model has the probes {}",
+               probe.empty() ? "missing" : fmt::format("there is no \"{}\"", probe),
+               fmt::join(known, ", "));
+}
+
 std::unique_ptr<models::ForwardPass> make_class_pass(const models::Model& model,
                                                      const ClassificationOptions& options) {
-  auto* classifier = dynamic_cast<const models::Classifier*>(&model);
-  if (!classifier) return nullptr;
+  const std::optional<int64_t> classes = classes_of(model);
+  if (!classes) return nullptr;
   for (const auto& [key, all] :
        {std::pair{"precision_at", &options.precision_at}, {"recall_at", &options.recall_at}})
     for (int64_t k : *all)
-      if (k > classifier->num_classes())
+      if (k > *classes)
         base::fail(base::Exit::config, "{}: {} is more than the {} classes of the model", key, k,
-                   classifier->num_classes());
-  if (options.scores()) return classifier->make_class_score_pass();
-  return classifier->make_classify_pass();
+                   *classes);
+  const auto* probes = dynamic_cast<const models::ProbeClassifier*>(&model);
+  check_probe(probes, options.probe);
+  if (probes && options.scores()) return probes->make_class_score_pass(options.probe);
+  if (probes) return probes->make_classify_pass(options.probe);
+  const auto& classifier = dynamic_cast<const models::Classifier&>(model);
+  if (options.scores()) return classifier.make_class_score_pass();
+  return classifier.make_classify_pass();
 }
 
 // Returns the fields of the data set, unless they are those that the model is trained on: images,
 // and labels or targets.
 std::optional<Features> class_features(const models::Model& model,
                                        const ClassificationOptions& options) {
-  auto* classifier = dynamic_cast<const models::Classifier*>(&model);
-  if (!classifier) return std::nullopt;
+  const std::optional<int64_t> classes = classes_of(model);
+  if (!classes) return std::nullopt;
   Features features = model.features();
   const bool trains_on_labels = features.contains("label") && features["label"].below > 0;
   if (trains_on_labels && options.targets.empty() && !options.masked()) return std::nullopt;
   std::erase_if(features, [](const auto& feature) { return feature.first != "image"; });
   if (!options.targets.empty())
-    features[options.targets] = {.type = device::DType::f32,
-                                 .shape = {classifier->num_classes()},
-                                 .key = "model.num_classes"};
+    features[options.targets] = {
+        .type = device::DType::f32, .shape = {*classes}, .key = "model.num_classes"};
   else
     features["label"] = {.type = device::DType::i32,
                          .shape = {},
                          .key = "model.kind",
-                         .below = options.skip_unlabelled ? 0 : classifier->num_classes(),
+                         .below = options.skip_unlabelled ? 0 : *classes,
                          .limit_key = "model.num_classes"};
   if (!options.mask.empty())
     features[options.mask] = {.type = device::DType::i32, .shape = {}, .key = "mask"};

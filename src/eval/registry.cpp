@@ -8,7 +8,8 @@ namespace eval {
   ROW(captioning)       \
   ROW(classification)   \
   ROW(fewshot)          \
-  ROW(knn) ROW(low_shot) ROW(perplexity) ROW(probes) ROW(retrieval) ROW(scoring) ROW(svm)
+  ROW(knn)              \
+  ROW(low_shot) ROW(perplexity) ROW(probes) ROW(retrieval) ROW(scoring) ROW(svm) ROW(svm_low_shot)
 
 REGISTRY(registry, Registered, "evaluator", EVALUATORS)
 

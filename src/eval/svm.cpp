@@ -8,53 +8,24 @@
 
 #include "eval/class_metrics.hpp"
 #include "eval/dense.hpp"
-#include "eval/labelled_features.hpp"
 #include "eval/linear_svm.hpp"
+#include "eval/svm_options.hpp"
 
 namespace eval {
 namespace {
 
-struct SvmOptions : config::Table::Variant {
-  std::string train_data, tap, targets;
-  std::vector<double> costs = {0.1, 0.01};
-  int64_t num_classes = 0;
-  void bind(config::Table& t) override;
+struct ValidatedSvmOptions : SvmOptions {
+  void bind(config::Table& t) override {
+    bind_shared(t,
+                "costs of an error; each class takes the one with the best mean average precision "
+                "over 3 stratified folds of the training images; among equally good ones the first",
+                "training takes as not shown");
+  }
 };
-
-void SvmOptions::bind(config::Table& t) {
-  const auto may = config::OnResume::may_change;
-  t.key("train_data", train_data,
-        "name of a [data.NAME] table: the images that the machines are fitted to; `data` holds the "
-        "images that they are tested on")
-      .required()
-      .on_resume(may);
-  t.key("costs", costs,
-        "costs of an error; each class takes the one with the best mean average precision over 3 "
-        "stratified folds of the training images; among equally good ones the first")
-      .above(0)
-      .check([this] { return problem_of_list(costs); })
-      .on_resume(may);
-  t.key("targets", targets,
-        "for images that show several classes: f32 field [num_classes] that is read instead of "
-        "label; positive = shown, 0 = not, negative = not known, which training takes as not shown "
-        "and the test leaves out")
-      .on_resume(may);
-  t.key("num_classes", num_classes, "classes of the field that targets names")
-      .min(0)
-      .max(kMaxClasses)
-      .on_resume(may);
-  t.key("tap", tap,
-        "features of an image, as extract.taps names them; \"\" = the vector that a head reads")
-      .on_resume(may);
-  if (!targets.empty() && num_classes == 0)
-    t.error("num_classes", "targets needs it: the number of values in that field");
-  if (targets.empty() && num_classes > 0)
-    t.error("num_classes", "without targets the labels tell the classes; leave it out");
-}
 
 class Svm : public Evaluator {
  public:
-  explicit Svm(const SvmOptions& options) : options_(options) {}
+  explicit Svm(const ValidatedSvmOptions& options) : options_(options) {}
 
   void check(const data::Dataset& set) const override {
     if (set.size() == 0)
@@ -64,17 +35,11 @@ class Svm : public Evaluator {
 
   Result run(const Context& context) override {
     const data::Dataset& train = *context.further.at("train_data");
-    const bool labels = options_.targets.empty();
     const int64_t width = feature_count(context) + 1;
     FeatureTable table;
-    if (!gather_features(
-            context, train, "images for machines", labels ? 1 : options_.num_classes,
-            labels ? AnswerOf(answer_label)
-                   : [this](const data::Dataset&, const models::HostBatch& batch, int64_t i,
-                            std::span<float> to) { copy_targets(batch, i, to); },
-            8 * train.size() * width, table))
+    if (!options_.gather(context, train, "images for machines", 8 * train.size() * width, table))
       return interrupted();
-    const int64_t classes = labels ? labelled_rows(table).classes : options_.num_classes;
+    const int64_t classes = options_.classes(table);
     const int64_t n = context.dataset.size();
     need_feature_memory(context, train, "", 8 * classes * (width + 1) + 16 * classes * n);
     std::vector<double> weights;                                       // [classes, width]
@@ -86,11 +51,6 @@ class Svm : public Evaluator {
 
  private:
   static Result interrupted() { return {.values = {}, .examples = 0, .interrupted = true}; }
-
-  void copy_targets(const models::HostBatch& batch, int64_t i, std::span<float> to) const {
-    const float* from = batch.features.at(options_.targets).f32() + i * int64_t(to.size());
-    std::copy_n(from, to.size(), to.begin());
-  }
 
   // Fits the classes, each on one rank.
   bool fit(const Context& context, const FeatureTable& table, int64_t classes,
@@ -122,9 +82,7 @@ class Svm : public Evaluator {
   // Returns which training images show class c. Unknown ones count as if they did not.
   std::vector<char> shows_class(const FeatureTable& table, int64_t c) const {
     std::vector<char> shows(size_t(table.rows));
-    for (size_t i = 0; i < shows.size(); ++i)
-      shows[i] = options_.targets.empty() ? table.answer[i] == float(c)
-                                          : table.answer[i * size_t(table.answers) + size_t(c)] > 0;
+    for (size_t i = 0; i < shows.size(); ++i) shows[i] = options_.shows(table, int64_t(i), c) > 0;
     return shows;
   }
 
@@ -189,7 +147,7 @@ class Svm : public Evaluator {
       return;
     }
     std::vector<float> values(to.size());
-    copy_targets(batch, i, values);
+    options_.answer(set, batch, i, values);
     std::copy(values.begin(), values.end(), to.begin());
   }
 
@@ -213,21 +171,11 @@ class Svm : public Evaluator {
     return sum / shown;  // NaN if the set shows no class
   }
 
-  SvmOptions options_;
+  ValidatedSvmOptions options_;
 };
 
-const SvmOptions& svm_options(const config::Table::Variant& options) {
-  return dynamic_cast<const SvmOptions&>(options);
-}
-
-Features svm_features(const models::Model& model, const SvmOptions& options) {
-  Features features = labelled_images(model, "eval kind svm");
-  if (options.targets.empty()) return features;
-  features.erase("label");
-  features[options.targets] = {.type = device::DType::f32,
-                               .shape = {options.num_classes},
-                               .key = "eval kind svm: num_classes"};
-  return features;
+const ValidatedSvmOptions& svm_options(const config::Table::Variant& options) {
+  return dynamic_cast<const ValidatedSvmOptions&>(options);
 }
 
 }  // namespace
@@ -244,7 +192,7 @@ Registered svm_row() {
       },
       "turn images into features",
       nullptr,
-      [] { return std::shared_ptr<Variant>(std::make_shared<SvmOptions>()); },
+      [] { return std::shared_ptr<Variant>(std::make_shared<ValidatedSvmOptions>()); },
       [](const Variant& options) -> std::unique_ptr<Evaluator> {
         return std::make_unique<Svm>(svm_options(options));
       },
@@ -256,7 +204,7 @@ Registered svm_row() {
         return std::map<std::string, std::string>{{"train_data", svm_options(options).train_data}};
       },
       [](const models::Model& model, const Variant& options, const std::string&) {
-        return std::optional(svm_features(model, svm_options(options)));
+        return std::optional(svm_options(options).features(model, "svm"));
       }};
 }
 

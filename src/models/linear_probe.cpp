@@ -186,12 +186,15 @@ void LinearProbeModel::prepare(const HostBatch& batch, const Inputs& into) const
 
 // ---------------------------------------------------------------- passes
 
-LinearProbeModel::State LinearProbeModel::make_state() const {
-  State state{trunk_->make_pass(), {}};
-  for (const Probe& probe : probes_) {
-    state.trunk->taps.push_back(probe.tap);
-    state.heads.push_back(probe.head->make_pass());
+LinearProbeModel::State LinearProbeModel::make_state(const std::string& name) const {
+  State state{trunk_->make_pass(), {}, {}};
+  for (size_t p = 0; p < probes_.size(); ++p) {
+    if (!name.empty() && probes_[p].name != name) continue;
+    state.probes.push_back(p);
+    state.trunk->taps.push_back(probes_[p].tap);
+    state.heads.push_back(probes_[p].head->make_pass());
   }
+  CHECK(!state.probes.empty(), "no probe {}", name);
   return state;
 }
 
@@ -220,16 +223,17 @@ void LinearProbeModel::place(nn::Context& ctx, State& state) const {
 
 std::vector<View> LinearProbeModel::read_taps(nn::Context& ctx, View image, State& state) const {
   std::vector<View> out;
-  for (const Probe& probe : probes_) out.push_back(ctx.arena.temporary(ctx.batch * probe.in));
+  for (size_t p : state.probes) out.push_back(ctx.arena.temporary(ctx.batch * probes_[p].in));
   const device::Arena::Mark start = ctx.arena.low();
   {
     device::Arena::Scope scope(ctx.arena);
     nn::Context trunk_ctx = frozen(ctx);
     const ImageGroup group = images(image);
     state.trunk->read_tap = [&](const Trunk::TapValues& values) {
-      read_tap(trunk_ctx, values, out);
+      read_tap(trunk_ctx, values, state, out);
     };
-    trunk_->forward(trunk_ctx, {&group, 1}, probes_.front().head->block(), *state.trunk);
+    const int next = probes_[state.probes.front()].head->block();
+    trunk_->forward(trunk_ctx, {&group, 1}, next, *state.trunk);
     state.trunk->read_tap = {};
   }
   ctx.arena.pop_low(start);
@@ -237,9 +241,9 @@ std::vector<View> LinearProbeModel::read_taps(nn::Context& ctx, View image, Stat
 }
 
 void LinearProbeModel::read_tap(nn::Context& ctx, const Trunk::TapValues& values,
-                                const std::vector<View>& into) const {
-  for (size_t p = 0; p < probes_.size(); ++p) {
-    const Probe& probe = probes_[p];
+                                const State& state, const std::vector<View>& into) const {
+  for (size_t p = 0; p < state.probes.size(); ++p) {
+    const Probe& probe = probes_[state.probes[p]];
     if (probe.tap != values.tap) continue;
     if (probe.pool > 0)
       ctx.run(kernels::AveragePoolForward{
@@ -306,7 +310,7 @@ void LinearProbeModel::count_hits(nn::Context& ctx, View ranks, View hits) const
 }
 
 void LinearProbeModel::classify(nn::Context& ctx, const Inputs& inputs, View loss, View ranks,
-                                State& state) const {
+                                State& state, View scores) const {
   CHECK(!ctx.keep);
   const int64_t n = ctx.batch;
   const device::Arena::Mark start = ctx.arena.low();
@@ -314,11 +318,14 @@ void LinearProbeModel::classify(nn::Context& ctx, const Inputs& inputs, View los
   {
     device::Arena::Scope scope(ctx.arena);
     const std::vector<View> taps = read_taps(ctx, inputs.at("image").device, state);
-    for (size_t p = 0; p < probes_.size(); ++p) {
+    for (size_t p = 0; p < state.probes.size(); ++p) {
       device::Arena::Scope probe_scope(ctx.arena);
-      const View logits = ctx.arena.temporary(n * options_.num_classes);
-      const int next = p + 1 < probes_.size() ? probes_[p + 1].head->block() : -1;
-      probes_[p].head->forward(ctx, taps[p], n, {&logits, 1}, next, *state.heads[p]);
+      const int64_t count = n * options_.num_classes;
+      const View logits =
+          scores.none() ? ctx.arena.temporary(count) : scores.slice(int64_t(p) * count, count);
+      const bool last = p + 1 == state.probes.size();
+      const int next = last ? -1 : probes_[state.probes[p + 1]].head->block();
+      probes_[state.probes[p]].head->forward(ctx, taps[p], n, {&logits, 1}, next, *state.heads[p]);
       ctx.run(kernels::ClassXent{.logits = logits,
                                  .labels = inputs.at("label").device,
                                  .loss = loss.slice(int64_t(p) * n, n),
@@ -351,29 +358,87 @@ class LinearProbeTrainPass : public TrainPass {
   LinearProbeModel::State state_;
 };
 
-class LinearProbesPass : public ProbesPass {
+// What passes of evaluators share.
+class ProbeForward {
  public:
-  explicit LinearProbesPass(const LinearProbeModel& model)
-      : model_(model), state_(model.make_state()) {}
-  std::string name() const override { return "classify with all probes"; }
-  std::vector<std::string> probe_names() const override { return model_.probe_names(); }
-  std::vector<InputSpec> inputs() const override { return model_.inputs(); }
-  void prepare(const HostBatch& batch, const Inputs& into) const override {
-    model_.prepare(batch, into);
-  }
-  void run(nn::Context& ctx, const Inputs& inputs, double* loss, double* rank) override {
+  ProbeForward(const LinearProbeModel& model, const std::string& probe, bool gives_scores)
+      : model_(model), state_(model.make_state(probe)), gives_scores_(gives_scores) {}
+  const LinearProbeModel& model() const { return model_; }
+
+  // Writes losses, ranks and perhaps scores of all its heads to the host.
+  void run(nn::Context& ctx, const Inputs& inputs, double* loss, double* rank, float* scores) {
     device::Arena::Scope scope(ctx.arena);
-    const int64_t count = int64_t(model_.probe_names().size()) * ctx.batch;
+    const int64_t count = int64_t(state_.heads.size()) * ctx.batch;
     const View losses = ctx.arena.temporary(count), ranks = ctx.arena.temporary(count, DType::i32);
-    model_.classify(ctx, inputs, losses, ranks, state_);
+    View all;
+    if (gives_scores_) all = ctx.arena.temporary(count * model_.num_classes());
+    model_.classify(ctx, inputs, losses, ranks, state_, all);
     if (ctx.queue.kind() == device::Kind::plan) return;
     device::read_on_host(losses, ctx.queue, [&](View v) { std::copy_n(v.f32(), v.count, loss); });
     device::read_on_host(ranks, ctx.queue, [&](View v) { std::copy_n(v.i32(), v.count, rank); });
+    if (gives_scores_)
+      device::read_on_host(all, ctx.queue, [&](View v) { std::copy_n(v.f32(), v.count, scores); });
   }
 
  private:
   const LinearProbeModel& model_;
   LinearProbeModel::State state_;
+  bool gives_scores_;
+};
+
+class LinearProbesPass : public ProbesPass {
+ public:
+  explicit LinearProbesPass(const LinearProbeModel& model) : forward_(model, "", false) {}
+  std::string name() const override { return "classify with all probes"; }
+  std::vector<std::string> probe_names() const override { return forward_.model().probe_names(); }
+  std::vector<InputSpec> inputs() const override { return forward_.model().inputs(); }
+  void prepare(const HostBatch& batch, const Inputs& into) const override {
+    forward_.model().prepare(batch, into);
+  }
+  void run(nn::Context& ctx, const Inputs& inputs, double* loss, double* rank) override {
+    forward_.run(ctx, inputs, loss, rank, nullptr);
+  }
+
+ private:
+  ProbeForward forward_;
+};
+
+class OneProbePass : public ClassifyPass {
+ public:
+  OneProbePass(const LinearProbeModel& model, const std::string& probe)
+      : probe_(probe), forward_(model, probe, false) {}
+  std::string name() const override { return "classify with " + probe_; }
+  std::vector<InputSpec> inputs() const override { return forward_.model().inputs(); }
+  void prepare(const HostBatch& batch, const Inputs& into) const override {
+    forward_.model().prepare(batch, into);
+  }
+  void run(nn::Context& ctx, const Inputs& inputs, double* loss, double* rank) override {
+    forward_.run(ctx, inputs, loss, rank, nullptr);
+  }
+
+ private:
+  std::string probe_;
+  ProbeForward forward_;
+};
+
+class OneProbeScorePass : public ClassScorePass {
+ public:
+  OneProbeScorePass(const LinearProbeModel& model, const std::string& probe)
+      : probe_(probe), forward_(model, probe, true) {}
+  std::string name() const override { return "score classes with " + probe_; }
+  std::vector<InputSpec> inputs() const override { return forward_.model().inputs(); }
+  int64_t classes() const override { return forward_.model().num_classes(); }
+  void prepare(const HostBatch& batch, const Inputs& into) const override {
+    forward_.model().prepare(batch, into);
+  }
+  void run(nn::Context& ctx, const Inputs& inputs, double* loss, double* rank,
+           float* logits) override {
+    forward_.run(ctx, inputs, loss, rank, logits);
+  }
+
+ private:
+  std::string probe_;
+  ProbeForward forward_;
 };
 
 }  // namespace
@@ -383,6 +448,13 @@ std::unique_ptr<TrainPass> LinearProbeModel::make_train_pass() const {
 }
 std::unique_ptr<ProbesPass> LinearProbeModel::make_probes_pass() const {
   return std::make_unique<LinearProbesPass>(*this);
+}
+std::unique_ptr<ClassifyPass> LinearProbeModel::make_classify_pass(const std::string& probe) const {
+  return std::make_unique<OneProbePass>(*this, probe);
+}
+std::unique_ptr<ClassScorePass> LinearProbeModel::make_class_score_pass(
+    const std::string& probe) const {
+  return std::make_unique<OneProbeScorePass>(*this, probe);
 }
 
 Registered linear_probe_row() {

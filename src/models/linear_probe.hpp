@@ -33,6 +33,9 @@ class LinearProbeModel : public Model, public Embedder, public ProbeClassifier {
   std::string feature_tap() const override { return trunk_->feature_tap(); }
   std::vector<std::string> probe_names() const override;
   std::unique_ptr<ProbesPass> make_probes_pass() const override;
+  std::unique_ptr<ClassifyPass> make_classify_pass(const std::string& probe) const override;
+  std::unique_ptr<ClassScorePass> make_class_score_pass(const std::string& probe) const override;
+  int64_t num_classes() const override { return options_.num_classes; }
   std::string changing_arguments() const override;
   int64_t forward_flops() const override;
   int64_t input_flops() const override;
@@ -41,16 +44,20 @@ class LinearProbeModel : public Model, public Embedder, public ProbeClassifier {
   // ---- parts of passes
   struct State {
     std::unique_ptr<Trunk::Pass> trunk;
-    std::vector<std::unique_ptr<Head::Pass>> heads;
+    std::vector<size_t> probes;                      // those that run
+    std::vector<std::unique_ptr<Head::Pass>> heads;  // theirs
   };
-  State make_state() const;
+  // A state of all probes, or of the one of that name.
+  State make_state(const std::string& name = "") const;
   std::vector<InputSpec> inputs() const;
   // Fills the input buffers. Throws Error(Exit::data) for a label that is no class.
   void prepare(const HostBatch& batch, const Inputs& into) const;
   void forward_backward(nn::Context& ctx, const Inputs& inputs, int64_t global_batch, View sums,
                         State& state) const;
-  // Writes loss f32 [probes, batch] and ranks i32 [probes, batch] of a forward pass.
-  void classify(nn::Context& ctx, const Inputs& inputs, View loss, View ranks, State& state) const;
+  // Writes loss f32 [probes, batch] and ranks i32 [probes, batch] of a forward pass, and on request
+  // the scores f32 [probes, batch, classes].
+  void classify(nn::Context& ctx, const Inputs& inputs, View loss, View ranks, State& state,
+                View scores = {}) const;
 
  private:
   struct Probe {
@@ -68,7 +75,7 @@ class LinearProbeModel : public Model, public Embedder, public ProbeClassifier {
   ImageGroup images(View of = {}) const;
   // Runs the trunk, and returns what each head reads, f32 [batch, in], as temporaries.
   std::vector<View> read_taps(nn::Context& ctx, View image, State& state) const;
-  void read_tap(nn::Context& ctx, const Trunk::TapValues& values,
+  void read_tap(nn::Context& ctx, const Trunk::TapValues& values, const State& state,
                 const std::vector<View>& into) const;
   // hits: f32 [counts of `top`, batch]
   void count_hits(nn::Context& ctx, View ranks, View hits) const;

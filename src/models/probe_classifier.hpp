@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "models/model.hpp"
+#include "models/classify_pass.hpp"
 
 namespace models {
 
@@ -28,6 +28,10 @@ class ProbeClassifier {
   virtual std::vector<std::string> probe_names() const = 0;
   // Makes a pass of all heads.
   virtual std::unique_ptr<ProbesPass> make_probes_pass() const = 0;
+  // Make passes of the head of that name.
+  virtual std::unique_ptr<ClassifyPass> make_classify_pass(const std::string& probe) const = 0;
+  virtual std::unique_ptr<ClassScorePass> make_class_score_pass(const std::string& probe) const = 0;
+  virtual int64_t num_classes() const = 0;
 };
 
 }  // namespace models

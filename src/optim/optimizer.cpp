@@ -300,7 +300,11 @@ const Report& Optimizer::report(int64_t step) {
     const device::View sums = sums_.norms->of(p);
     return sums.count > 0 ? norms.f64()[sums_.norms->offset(p) + which] : 0;
   };
-  fill(report_.update.parameters, [&](int p) { return square(p, 0); });
+  // Squares are formed before rows are normalised. After that, each row has the length 1.
+  fill(report_.update.parameters, [&](int p) {
+    const int64_t rows = report_.gradients.applied ? row_norms_.rows(p) : 0;
+    return rows > 0 ? double(rows) : square(p, 0);
+  });
   fill(report_.update.updates, [&](int p) { return square(p, 1); });
   return report_;
 }

@@ -64,7 +64,7 @@ struct Inspection {
 };
 
 struct UpdateReport {
-  Norms parameters;  // after the update, before rows are normalised, frozen ones included
+  Norms parameters;  // after the update, frozen ones included
   Norms updates;
   std::vector<float> schedules;  // value of each schedule for this update
 };

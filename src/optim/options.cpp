@@ -366,9 +366,16 @@ Policies resolve_policies(const OptimizerOptions& options, const ScheduleTables&
   for (const shard::Parameter& p : others) paths.push_back(p.path);
   const std::vector<ParameterRole> roles = roles_of(others);
   Policies out = PolicyResolver(options, tables, paths, roles, clock).resolve();
-  for (size_t p = 0; p < parameters.size(); ++p)
+  for (size_t p = 0; p < parameters.size(); ++p) {
     if (is_state(parameters[p]))
       out.parameters.insert(out.parameters.begin() + std::ptrdiff_t(p), {.frozen = true});
+    else if (parameters[p].unit_rows && out.parameters[p].frozen)
+      out.problems.push_back(
+          {"optimizer.rule",
+           fmt::format("{} gets rows of unit length after each update, so frozen = true would "
+                       "change what it holds; use frozen_until_steps, as large as the run",
+                       parameters[p].path)});
+  }
   return out;
 }
 

@@ -6,14 +6,13 @@
 namespace optim {
 
 RowNorms::RowNorms(const shard::Fabric& fabric) : fabric_(fabric) {
-  std::vector<int64_t> rows;
   for (const shard::Parameter& p : fabric.layout.parameters()) {
     const bool asks = p.unit_rows && fabric.layout.units()[size_t(p.unit)].trained();
     CHECK(!asks || p.shape.size() == 2, "{}: only matrices have unit rows", p.path);
-    rows.push_back(asks ? p.shape[0] : 0);
+    rows_.push_back(asks ? p.shape[0] : 0);
   }
-  if (std::any_of(rows.begin(), rows.end(), [](int64_t n) { return n > 0; }))
-    sums_ = std::make_unique<CutSums>(fabric, rows);
+  if (std::any_of(rows_.begin(), rows_.end(), [](int64_t n) { return n > 0; }))
+    sums_ = std::make_unique<CutSums>(fabric, rows_);
 }
 
 int64_t RowNorms::width(int parameter) const {

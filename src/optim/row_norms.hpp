@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "kernels/unit_rows.hpp"
 #include "optim/cut_sums.hpp"
@@ -16,6 +17,8 @@ class RowNorms {
  public:
   explicit RowNorms(const shard::Fabric& fabric);
 
+  // Returns the number of rows of a tensor that asks for unit length, 0 of other tensors.
+  int64_t rows(int parameter) const { return rows_[size_t(parameter)]; }
   // Divides the rows of the trained tensors that ask for it. `decided`: Optimizer::decision().
   void normalise(const Pieces& pieces, const std::function<device::View(const Piece&)>& weights,
                  device::View decided);
@@ -24,6 +27,7 @@ class RowNorms {
   int64_t width(int parameter) const;
 
   shard::Fabric fabric_;
+  std::vector<int64_t> rows_;      // by parameter
   std::unique_ptr<CutSums> sums_;  // of each row; null if no tensor asks for it
   kernels::OpList<kernels::RowSquares> squares_;
   kernels::OpList<kernels::UnitRows> divisions_;

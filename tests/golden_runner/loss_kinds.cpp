@@ -287,7 +287,8 @@ class SwavCase : public LossCase {
     if (const nlohmann::json* queue = keys.find("queue")) {
       Keys inner(file_, *queue, group_ + ": queue");
       inner.find("local_queue_length");
-      o.queue_length = inner.integer("queue_length", 0) / examples_ * examples_;
+      // The rows of the recorded queue count: those of all ranks, whatever the options say.
+      o.queue_length = inner.integer("queue_length", 0) > 0 ? file_.shape(input("queue")).at(1) : 0;
       o.queue_start_steps = inner.integer("start_iter", 0);
       inner.done();
     }

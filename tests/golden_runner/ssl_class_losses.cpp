@@ -8,6 +8,7 @@
 #include "kernels/l2_normalize.hpp"
 #include "kernels/target_counts.hpp"
 #include "kernels/target_xent.hpp"
+#include "keys.hpp"
 #include "models/class_objective.hpp"
 #include "on_device.hpp"
 
@@ -22,11 +23,15 @@ class ClassLossCase {
   ClassLossCase(const CaseFile& file, const std::string& group, const Settings& settings)
       : file_(file), group_(group), settings_(settings) {
     const nlohmann::json config = file.json(group);
-    const std::string name = config.at("name");
-    kind_ = name == kBce ? kernels::ClassLoss::sigmoid : kernels::ClassLoss::softmax;
-    temperature_ = config.value("temperature", 1.0);
-    normalised_ = config.value("normalize_output", false);
-    options_.label_smoothing = config.value("label_smoothing", 0.0);
+    Keys keys(file, config, group);
+    kind_ =
+        keys.text("name", "") == kBce ? kernels::ClassLoss::sigmoid : kernels::ClassLoss::softmax;
+    temperature_ = keys.number("temperature", 1);
+    normalised_ = keys.flag("normalize_output", false);
+    options_.label_smoothing = keys.number("label_smoothing", 0);
+    const int64_t ignored = keys.integer("ignore_index", -1);
+    for (const char* known : {"reduction", "world_size"}) keys.find(known);
+    keys.done();
     options_.smooth_over_all = true;
     const Shape shape = file.shape(group + "/inputs/output0");
     if (shape.size() != 2) file.fail(group + "/inputs/output0", "is no table [rows, classes]");
@@ -35,6 +40,8 @@ class ClassLossCase {
     const std::string target = group + "/inputs/target";
     if (file.shape(target).size() == 1) {
       labels_ = file.ints(target, {rows_});
+      // Ours leaves out rows of -1.
+      std::replace(labels_.begin(), labels_.end(), int32_t(ignored), int32_t(-1));
       return;
     }
     if (kind_ == kernels::ClassLoss::sigmoid) {

@@ -91,6 +91,7 @@ class Evaluation : public SslCase {
     const auto values = evaluate(world_, *evaluator, train_, test_);
     const std::vector<float> want = file_.floats(group + "/top1_top5", {2});
     for (size_t top : {size_t{0}, size_t{1}}) {
+      if (top == 1 && rows_.classes < 5) continue;  // the source counts no image then
       const double low = possible[top][0], high = possible[top][1], n = double(tests()),
                    got = values.at(fmt::format("k{}_top{}", knn.k, top ? 5 : 1)) * n;
       const std::string name = fmt::format("{}/top{}", group, top ? 5 : 1);
@@ -179,9 +180,9 @@ class Evaluation : public SslCase {
       shows.push_back(label == c);
     }
     const std::vector<double> w = eval::fit_svm(m.train, width, all, shows, cost);
-    report.compare("SVM weights", "svm/weights_bias " + where, w.data(),
-                   m.weights.data() + int64_t(at) * width, width,
-                   file_.tolerance("svm/weights_bias"));
+    const float* recorded = m.weights.data() + int64_t(at) * width;
+    report.compare("SVM weights", "svm/weights_bias " + where, w.data(), recorded, width,
+                   file_.tolerance("svm/weights_bias") + gradient_length(m, recorded, shows, cost));
     Machine out{eval::cross_validated(m.train, width, shows, cost), {}};
     report.compare("SVM cross-validation", "svm/crossval_ap " + where, out.validated,
                    m.validated[at], file_.tolerance("svm/crossval_ap"));
@@ -196,6 +197,22 @@ class Evaluation : public SslCase {
       report.compare("SVM test AP", "svm/test_ap " + where, *out.ap, m.tested[at],
                      file_.tolerance("svm/test_ap"));
     return out;
+  }
+  // Returns the length of the objective's gradient at recorded weights, which a solver left where
+  // it stopped. The curvature is at least 1, so the minimiser is no farther away.
+  static double gradient_length(const Machines& m, const float* w, const std::vector<char>& shows,
+                                double cost) {
+    const int64_t width = int64_t(m.train.size() / shows.size());
+    const std::vector<double> weights(w, w + width);
+    std::vector<double> gradient = weights;
+    for (size_t i = 0; i < shows.size(); ++i) {
+      const double* x = m.train.data() + int64_t(i) * width;
+      const double t = shows[i] ? 1 : -1,
+                   miss = std::max(0.0, 1 - t * eval::dot(x, weights.data(), width)),
+                   of_row = -2 * (shows[i] ? 2 * cost : cost) * miss * t;
+      for (int64_t f = 0; f < width; ++f) gradient[size_t(f)] += of_row * x[f];
+    }
+    return std::sqrt(eval::dot(gradient.data(), gradient.data(), width));
   }
   static std::vector<std::string> texts_of(const std::vector<double>& numbers) {
     std::vector<std::string> out;

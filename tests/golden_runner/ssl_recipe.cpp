@@ -43,6 +43,20 @@ std::string norm_text(const json& options) {
   return text + renamed("batchnorm_eps", "eps") + renamed("batchnorm_momentum", "momentum");
 }
 
+// Returns the kind of model that trains with a published loss.
+std::string kind_of(const CaseFile& file, const std::string& loss) {
+  static const std::map<std::string, std::string> kinds = {
+      {"simclr_info_nce_loss", "simclr"},
+      {"multicrop_simclr_info_nce_loss", "simclr"},
+      {"barlow_twins_loss", "barlow_twins"},
+      {"moco_loss", "moco"},
+      {"swav_loss", "swav"},
+      {"dino_loss", "dino"}};
+  const auto found = kinds.find(loss);
+  if (found == kinds.end()) file.fail("config", "there is no loss " + loss);
+  return found->second;
+}
+
 struct Deck {
   models::ModelOptions model;
   optim::OptimizerOptions optimizer;
@@ -58,7 +72,7 @@ struct Deck {
 
 SslRecipe::SslRecipe(const CaseFile& file) : file_(file), config_(file.config()) {
   try {
-    kind_ = config_.at("kind").get<std::string>();
+    kind_ = kind_of(file, config_.at("loss_cfg").at("name").get<std::string>());
     steps = config_.at("steps").get<int64_t>();
     batch = config_.at("batch").get<int64_t>();
     sizes = config_.at("sizes").get<std::vector<int64_t>>();
@@ -115,21 +129,18 @@ std::string SslRecipe::head_text(const json& head) const {
 std::string SslRecipe::loss_text() const {
   const json& loss = config_.at("loss_cfg");
   const Renamed renamed{loss};
-  const auto name = loss.at("name").get<std::string>();
   std::string text = "[model.loss]\n";
-  if (name == "simclr_info_nce_loss" || name == "multicrop_simclr_info_nce_loss")
-    return text + renamed("temperature", "temperature");
-  if (name == "barlow_twins_loss")
+  if (kind_ == "simclr") return text + renamed("temperature", "temperature");
+  if (kind_ == "barlow_twins")
     return text + renamed("lambda_", "lambda") + renamed("scale_loss", "scale");
-  if (name == "moco_loss")
+  if (kind_ == "moco")
     return text + renamed("temperature", "temperature") + renamed("queue_size", "queue_size");
-  if (name == "dino_loss")
+  if (kind_ == "dino")
     return text + renamed("student_temp", "student_temperature") +
            renamed("teacher_temp_min", "teacher_temperature_start") +
            renamed("teacher_temp_max", "teacher_temperature") +
            renamed("teacher_temp_warmup_iters", "teacher_temperature_warmup_steps") +
            renamed("crops_for_teacher", "teacher_views") + renamed("ema_center", "center_momentum");
-  if (name != "swav_loss") file_.fail("config", "there is no loss " + name);
   text += renamed("temperature", "temperature") + renamed("epsilon", "epsilon") +
           renamed("num_iters", "sinkhorn_iterations") +
           renamed("temp_hard_assignment_iters", "hard_assignment_steps") +
@@ -162,15 +173,19 @@ std::string SslRecipe::optimizer_text() const {
   const Renamed renamed{o};
   const auto name = o.at("name").get<std::string>();
   std::string text = "[optimizer]\nlearning_rate = 1\nweight_decay = 1\n";
-  if (name == "adamw") {
-    text += "kind = 'adamw'\ndecay_form = 'rate'\n";
+  if (name == "adamw" || name == "adam") {
+    text += fmt::format("kind = 'adamw'\ncorrection = 'f64'\ndecay_form = '{}'\n",
+                        name == "adamw" ? "rate" : "gradient");
     if (o.contains("betas"))
       text += fmt::format("b1 = {}\nb2 = {}\n", o["betas"][0].dump(), o["betas"][1].dump());
-    return text + renamed("eps", "eps");
+    return text + renamed("eps", "eps") + renamed("amsgrad", "amsgrad");
   }
-  if (name != "sgd") file_.fail("config", "there is no optimizer " + name);
+  if (name != "sgd" && name != "lars") file_.fail("config", "there is no optimizer " + name);
   text += "kind = 'sgd'\ndecay_form = 'gradient'\n" + renamed("momentum", "momentum") +
           renamed("dampening", "dampening") + renamed("nesterov", "nesterov");
+  if (name == "lars")
+    return text + "[optimizer.trust]\nrule = 'lars'\n" + renamed("eta", "coefficient") +
+           renamed("exclude_bias_and_norm", "exclude_vectors");
   if (!o.value("use_larc", false)) return text;
   const Renamed larc{o.at("larc_config")};
   return text + "[optimizer.trust]\nrule = 'larc'\n" + larc("trust_coefficient", "coefficient") +

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Trains a small classifier with mixup on every mesh of this number of ranks (run with 1, 2 and 4),
 // level "mesh". Every mesh, accumulation, sharding strategy, thread count and recompute policy must
-// give identical bits, for each pooling of a ViT and for ResNets: of every loss, every tensor of
-// the state, and an evaluation's losses and ranks. One rank writes the reference to a file.
+// give identical bits, for each pooling of a ViT, for ResNets and for probes of a frozen ResNet: of
+// every loss, every tensor of the state, and an evaluation's losses and ranks. One rank writes the
+// reference to a file.
 //   classifier_bits REFERENCE_FILE
 #include <cstdio>
 #include <fstream>
 
 #include "models/classifier.hpp"
+#include "models/probe_classifier.hpp"
 #include "models/resnet.hpp"
 #include "models/vit_trunk.hpp"
 #include "ranks.hpp"
@@ -21,6 +23,33 @@ constexpr int64_t kPixels = 16 * 16 * 3;
 // True for trunks of this test that are ResNets: "resnet0" has batch norm over the whole batch,
 // "resnet6" over groups of 6 examples.
 bool is_resnet(const std::string& trunk) { return trunk.starts_with("resnet"); }
+// True for the classifiers on taps of a frozen ResNet.
+bool are_probes(const std::string& trunk) { return trunk == "probes"; }
+
+models::ModelOptions small_probes() {
+  struct Root {
+    models::ModelOptions model;
+    void bind(config::Table& t) { t.table("model", model, ""); }
+  } root;
+  config::Deck({"probes.toml",
+                R"([model]
+kind = "linear_probe"
+image_size = 16
+num_classes = 11
+trunk = { kind = "resnet", depth = 18, width = 8 }
+[[model.probe]]
+tap = "res3"
+pool = 2
+head = { kind = "eval_mlp", channels = 16, layers = [11] }
+[[model.probe]]
+tap = "flatten"
+head = { kind = "mlp", layers = [11] }
+)",
+                {}},
+               root)
+      .throw_if_any();
+  return root.model;
+}
 
 models::ClassifierOptions small_classifier(const std::string& pool) {
   models::ClassifierOptions o;
@@ -72,10 +101,15 @@ struct Outcome {
 Outcome run(comm::Session& session, const tests::Case& c, const std::string& pool) {
   comm::Mesh mesh = comm::make_mesh(session, c.mesh, comm::SumOrder::tree);
   step::EngineOptions options = tests::engine_options(c, kSteps);
-  options.model.kind = "classifier";
-  options.model.options = std::make_shared<models::ClassifierOptions>(small_classifier(pool));
-  options.groups = {is_resnet(pool) ? "trunk/.*" : "encoder/.*", "head/.*"};
+  options.model =
+      are_probes(pool)
+          ? small_probes()
+          : models::ModelOptions{
+                "classifier", std::make_shared<models::ClassifierOptions>(small_classifier(pool))};
+  options.groups = {is_resnet(pool) || are_probes(pool) ? "trunk/.*" : "encoder/.*", "head/.*"};
   options.passes = {[](const models::Model& model) {
+    if (const auto* probes = dynamic_cast<const models::ProbeClassifier*>(&model))
+      return probes->make_classify_pass("res3");
     return dynamic_cast<const models::Classifier&>(model).make_classify_pass();
   }};
   step::Engine engine(options, mesh, device::Kind::cpu);
@@ -100,7 +134,8 @@ Outcome run(comm::Session& session, const tests::Case& c, const std::string& poo
     out.digest = base::xxh3(bytes.data(), bytes.size(), out.digest);
   // Evaluates 48 examples; the result must not depend on the rank that computes each.
   std::vector<double> all(96), loss(static_cast<size_t>(g.micro_batch)), rank(loss.size());
-  auto& pass = dynamic_cast<models::ClassifyPass&>(*engine.find_pass("classify"));
+  auto& pass = dynamic_cast<models::ClassifyPass&>(
+      *engine.find_pass(are_probes(pool) ? "classify with res3" : "classify"));
   for (int64_t round = 0; round * g.micro_batch * session.world().size() < 48; ++round) {
     const int64_t first = (round * session.world().size() + session.world().rank()) * g.micro_batch;
     MadeImages batch(1000 + first, g.micro_batch);
@@ -121,7 +156,7 @@ int compare(comm::Session& session, int argc, char** argv) {
   comm::Comm& world = session.world();
   const int ranks = world.size();
   const std::string file = argc > 1 ? argv[1] : "classifier_bits.txt";
-  const std::vector<std::string> pools = {"gap", "map", "tok", "resnet0", "resnet6"};
+  const std::vector<std::string> pools = {"gap", "map", "tok", "resnet0", "resnet6", "probes"};
   std::map<std::string, uint64_t> reference;
   int failures = 0, cases = 0;
   if (ranks == 1) {
@@ -132,7 +167,7 @@ int compare(comm::Session& session, int argc, char** argv) {
         std::printf("%s %s: loss %.6f -> %.6f\n", pool.c_str(), bf16 ? "bf16" : "f32", o.first,
                     o.last);
         // Six steps teach a ResNet nothing yet.
-        if (!is_resnet(pool) && !(o.last < 0.99 * o.first)) {
+        if (!is_resnet(pool) && !are_probes(pool) && !(o.last < 0.99 * o.first)) {
           ++failures;
           std::printf("FAILED: it does not learn\n");
         }
@@ -155,7 +190,7 @@ int compare(comm::Session& session, int argc, char** argv) {
         for (const std::string& pool : pools)
           for (bool bf16 : {false, true}) {
             // Passes of one step round the running values one after the other.
-            if (is_resnet(pool) && accumulation > 1) continue;
+            if ((is_resnet(pool) || are_probes(pool)) && accumulation > 1) continue;
             const tests::Case c{.mesh = {replica, ranks / replica},
                                 .micro_batch = 48 / ranks / accumulation,
                                 .parameters = parameters,

@@ -24,7 +24,9 @@ const std::pair<const char*, const char*> kKinds[] = {
     {"knn", "k = [1, 3]"},
     {"low_shot", "l2_reg = [0.025, 10]"},
     {"svm", "costs = [0.1, 1, 10]"},
-    {"svm", "targets = \"targets\"\nnum_classes = 3"}};
+    {"svm", "targets = \"targets\"\nnum_classes = 3"},
+    {"svm_low_shot", "shots = [1, 4]\nseeds = 2\ncosts = [0.1, 10]"},
+    {"svm_low_shot", "shots = [3]\ntargets = \"targets\"\nnum_classes = 3"}};
 
 TEST(FeatureFits, EveryBatchThreadCountAndNumberOfRanksGivesTheSameBits) {
   for (const auto& [kind, keys] : kKinds)
@@ -96,6 +98,23 @@ struct Made {
     rows.x = x.data();
   }
 };
+
+// As many images of each class as there are make the machines of all images, whatever the seed.
+TEST(FeatureFits, MachinesOfAllImagesNeedNoChoice) {
+  const auto all = feature_rig::evaluate("svm", {.keys = "costs = [1]"})[0].values;
+  const auto few =
+      feature_rig::evaluate("svm_low_shot", {.keys = "costs = [1]\nshots = [40]\nseeds = 2"})[0]
+          .values;
+  ASSERT_EQ(few.size(), 4u);
+  for (size_t i : {size_t{0}, size_t{1}, size_t{2}}) EXPECT_EQ(few[i].second, all[0].second) << i;
+  EXPECT_EQ(few[3].second, 0);
+  const auto one =
+      feature_rig::evaluate("svm_low_shot", {.keys = "costs = [1]\nshots = [1]\nseeds = 4"})[0]
+          .values;
+  EXPECT_LT(one[1].second, one[0].second);
+  EXPECT_LT(one[0].second, one[2].second);
+  EXPECT_GT(one[3].second, 0);
+}
 
 // The objective is strictly convex, so its minimiser is where the gradient is 0.
 TEST(FeatureFits, MachinesHaveNoGradient) {
@@ -180,6 +199,7 @@ TEST(FeatureFits, RefuseKeysThatMeanNothing) {
                                          {"svm", "costs = [0.1, 0.1]", "twice"},
                                          {"svm", "targets = \"tags\"", "num_classes"},
                                          {"svm", "num_classes = 3", "num_classes"},
+                                         {"svm_low_shot", "shots = [2, 2]", "twice"},
                                          {"low_shot", "l2_reg = [0]", "l2_reg"}}) {
     rig::Root root;
     const config::Deck deck(

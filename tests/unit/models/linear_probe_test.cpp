@@ -76,6 +76,7 @@ class ProbeWorld {
     nn::Context train = context(paper, measure, true), forward = context(paper, measure, false);
     train_->run(train, inputs_, kBatch, {sums.data(), DType::f64, int64_t(sums.size())});
     probes_->plan(forward, inputs_);
+    one_->plan(forward, inputs_);
     embed_->plan(forward, inputs_);
     arena_ =
         std::make_unique<device::Arena>(device::Kind::cpu, ledger_, "activations", measure.peak());
@@ -110,6 +111,11 @@ class ProbeWorld {
     nn::Context ctx = context(queue_, *arena_, false);
     probes_->run(ctx, inputs_, loss, rank);
   }
+  // Ranks classes with the probe res3 alone.
+  void classify_one(double* loss, double* rank, float* scores) {
+    nn::Context ctx = context(queue_, *arena_, false);
+    one_->run(ctx, inputs_, loss, rank, scores);
+  }
   double measure(const std::string& name) const {
     std::vector<double> all(size_t(model.sum_columns()));
     for (size_t i = 0; i < sums.size(); ++i) all[i % all.size()] += sums[i];
@@ -141,6 +147,7 @@ class ProbeWorld {
  private:
   std::unique_ptr<models::TrainPass> train_ = model.make_train_pass();
   std::unique_ptr<models::ProbesPass> probes_ = model.make_probes_pass();
+  std::unique_ptr<models::ClassScorePass> one_ = model.make_class_score_pass("res3");
   std::unique_ptr<models::EmbedPass> embed_ = model.make_embed_pass({"conv1", "flatten"});
   std::unique_ptr<comm::Comm> ranks_;
   comm::Mesh mesh_;
@@ -287,6 +294,27 @@ TEST(LinearProbes, AreEvaluatedTogether) {
   }
   for (double r : rank) EXPECT_TRUE(r >= 0 && r < kClasses);
   EXPECT_EQ(world.model.probe_names(), (std::vector<std::string>{"conv1", "res3", "top"}));
+}
+
+TEST(LinearProbes, AreEvaluatedOneByOne) {
+  ProbeWorld world;
+  world.train();
+  std::vector<double> loss(3 * kBatch, NAN), rank(loss), loss_of_one(kBatch), rank_of_one(kBatch);
+  Floats scores(size_t(kBatch * kClasses), NAN);
+  world.classify(loss.data(), rank.data());
+  world.classify_one(loss_of_one.data(), rank_of_one.data(), scores.data());
+  for (size_t i = 0; i < size_t(kBatch); ++i) {
+    EXPECT_EQ(loss_of_one[i], loss[kBatch + i]);
+    EXPECT_EQ(rank_of_one[i], rank[kBatch + i]);
+    const float* of_image = scores.data() + i * size_t(kClasses);
+    const float own = of_image[world.label[i]];
+    double sum = 0;
+    for (int64_t c = 0; c < kClasses; ++c) sum += std::exp(double(of_image[c]));
+    EXPECT_NEAR(std::log(sum) - double(own), loss_of_one[i], 1e-5);
+    EXPECT_EQ(
+        double(std::count_if(of_image, of_image + kClasses, [&](float s) { return s > own; })),
+        rank_of_one[i]);
+  }
 }
 
 TEST(LinearProbes, RefuseWhatDoesNotFit) {

@@ -220,6 +220,19 @@ TEST(Options, ProblemsOfRules) {
   EXPECT_EQ(r.size(), 4u);
 }
 
+TEST(Options, RowsOfUnitLengthAreNotFrozenForEver) {
+  optim::OptimizerOptions o;
+  o.rules.resize(1);
+  o.rules[0].match = ".*";
+  std::vector<shard::Parameter> one(1);
+  one[0].path = "head/prototypes0.weight";
+  one[0].unit_rows = true;
+  EXPECT_TRUE(optim::resolve_policies(o, {}, one).problems.empty());
+  o.rules[0].frozen = true;
+  EXPECT_TRUE(mentions(optim::resolve_policies(o, {}, one).problems, "optimizer.rule",
+                       "head/prototypes0.weight"));
+}
+
 std::vector<shard::Parameter> resnet_parameters() {
   std::vector<shard::Parameter> out;
   auto add = [&](const std::string& path, std::vector<int64_t> shape) {

@@ -194,7 +194,9 @@ TEST(Published, RowsHaveUnitLengthAfterUpdates) {
       g["b"][0] = INFINITY;
       r.step(1, g);
       EXPECT_EQ(r.weights(), weights()) << "a step that is not applied";
+      EXPECT_NE(r.report(0).parameters.per_parameter[0], std::sqrt(6.0));
       r.step(2, gradients_of(2));
+      EXPECT_EQ(r.report(0).parameters.per_parameter[0], std::sqrt(6.0));
       Tensor after = r.weights()["w"], expected = weights()["w"];
       const Tensor moved = gradients_of(2)["w"];
       if (frozen == 0)
