@@ -179,7 +179,8 @@ int64_t Engine::measure_arena() {
   return arena.peak();
 }
 
-// Plans the passes of a step, with every set of shapes if products are prepared.
+// Plans the passes of a step, with every set of shapes if products are prepared. On GPUs the second
+// set counts too: its rows are packed, and scratch for packed rows is the same in all later sets.
 void Engine::plan_training(device::Queue& queue, device::Arena& arena, const shard::Fabric& fabric,
                            shard::WeightStore& weights) {
   shard::StateStore states(fabric);
@@ -190,8 +191,9 @@ void Engine::plan_training(device::Queue& queue, device::Arena& arena, const sha
     second = std::make_unique<optim::SecondWeights>(fabric, stores_.teacher_options, weights);
     teacher.emplace(nn::Teacher{second->weights(), second->states()});
   }
-  const int64_t sets =
-      queue.prepares() ? passes_.train->shape_sets(geometry_.micro_batch, geometry_.slices) : 1;
+  const int64_t all = passes_.train->shape_sets(geometry_.micro_batch, geometry_.slices),
+                fewest = queue.device() == Kind::cuda ? 2 : 1,
+                sets = queue.prepares() ? all : std::min(all, fewest);
   for (int64_t set = 0; set < sets; ++set) {
     shard::GradientStore gradients(fabric, geometry_.accumulation);
     gradients.begin_step();
@@ -313,6 +315,7 @@ void Engine::run_passes(int64_t step, const Fill& fill, int64_t passes) {
   device::NoWaits no_waits("step", options_.forbid_waits && ++tally_.submitted > 2);
   const device::Transfers transfers_before = device::transfers();
   const int64_t flops_before = host::hardware_flops(queue_);
+  const kernels::PathCounts paths_before = kernels::path_counts(queue_);
   const double comm_before = mesh_.fsdp->seconds() + mesh_.replica->seconds();
   StepReport& report = reports_[step];
   if (update_.noise) update_.noise->begin(step);
@@ -362,6 +365,7 @@ void Engine::run_passes(int64_t step, const Fill& fill, int64_t passes) {
   tally_.comm_s += mesh_.fsdp->seconds() + mesh_.replica->seconds() - comm_before;
   report.flops = host::hardware_flops(queue_) - flops_before;
   report.transfers = device::transfers().since(transfers_before);
+  report.paths = kernels::since(kernels::path_counts(queue_), paths_before);
 }
 
 const StepReport& Engine::report(int64_t step) {

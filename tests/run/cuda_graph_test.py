@@ -53,6 +53,11 @@ class CudaGraph(CudaTest):
         self.assertIn("graphs   forward and backward of a pass are recorded", self.output)
         self.same("on", "off")
         self.assertEqual([r["hfu"] is None for r in rows], [r["hfu"] is None for r in without])
+        # Launches of graphs count the ways of their ops.
+        ways = [[[r[key] for key in ("attention_cudnn", "attention_products", "attention_own", "fallbacks")] for r in run]
+                for run in (rows, without)]
+        self.assertEqual(*ways)
+        self.assertGreater(sum(ways[0][-1]), 0)
         self.assertGreaterEqual(graphs, least)
         self.assertGreater(launched, graphs)
         return launched, graphs
