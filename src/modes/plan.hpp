@@ -17,7 +17,8 @@ struct Plan {
   int64_t total_steps = 0;
   std::map<std::string, int64_t> memory;  // category -> bytes per rank
   int64_t arena_peak = 0;
-  int64_t step_flops = 0;  // FLOPs of all ops of one step on one rank
+  int64_t step_flops = 0;           // FLOPs of all ops of one step on one rank
+  std::vector<device::OpCost> ops;  // calls, FLOPs and bytes of each op, by kernels::Op
   // Calls and bytes of this rank per step.
   comm::Traffic fsdp_gather, fsdp_scatter, fsdp_reduce, replica_reduce;
   int64_t checkpoint_bytes = 0, dataset_bytes = 0;

@@ -75,6 +75,9 @@ TEST(Plan, CountsManyPassesWithoutWalkingThroughThem) {
           EXPECT_EQ(plan.geometry.accumulation, 24 / micro);
           Counted all = walk_all(recipe);
           EXPECT_EQ(plan.step_flops, all.flops);
+          int64_t of_ops = 0;
+          for (const device::OpCost& cost : plan.ops) of_ops += cost.flops;
+          EXPECT_EQ(of_ops, all.flops);
           expect_equal(plan.fsdp_gather, all.gather);
           expect_equal(plan.fsdp_scatter, all.scatter);
           expect_equal(plan.fsdp_reduce, all.reduce);
