@@ -7,7 +7,8 @@ Passes that no graph can repeat run without graphs and log this, or the key is r
 import re
 
 import harness
-from cuda_harness import EMULATED, CudaTest, sets
+from cuda_harness import EMULATED, CudaTest
+from harness import sets
 
 # an odd number of passes, so the first pass of a step alternates between the sets of inputs
 STEPS, PASSES = 6, 5

@@ -33,6 +33,16 @@ def png(seed, size=20):
     return out.getvalue()
 
 
+def preload(library):
+    """Returns the libraries to load before the C library: this one, and those of the environment (tests/inject/rest.cpp)."""
+    return ":".join(filter(None, [library, os.environ.get("LD_PRELOAD")]))
+
+
+def sets(*pairs):
+    """Returns the program's arguments for KEY=VALUE pairs."""
+    return [word for pair in pairs for word in ("--set", pair)]
+
+
 def wall_time(seconds):
     """Returns the arguments of a job with this many seconds."""
     return ["--set", f"limits.wall_time={seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"]
