@@ -58,8 +58,8 @@ void count_step(step::Engine& engine, comm::Mesh& mesh, Plan& plan) {
   }
   plan.step_flops = all[0];
   size_t at = 1;
-  for (comm::Traffic* t :
-       {&plan.fsdp_gather, &plan.fsdp_scatter, &plan.fsdp_reduce, &plan.replica_reduce}) {
+  for (comm::Traffic* t : {&plan.traffic.fsdp_gather, &plan.traffic.fsdp_scatter,
+                           &plan.traffic.fsdp_reduce, &plan.traffic.replica_reduce}) {
     t->calls = all[at++];
     t->bytes = all[at++];
   }
@@ -129,10 +129,10 @@ void print_memory_and_traffic(const Plan& plan) {
       log::line("           {:<24}{:>6} calls {:>18} bytes", name, t.calls,
                 base::with_commas(t.bytes));
   };
-  traffic("fsdp all-gather", plan.fsdp_gather);
-  traffic("fsdp reduce-scatter", plan.fsdp_scatter);
-  traffic("fsdp all-reduce", plan.fsdp_reduce);
-  traffic("replica all-reduce", plan.replica_reduce);
+  traffic("fsdp all-gather", plan.traffic.fsdp_gather);
+  traffic("fsdp reduce-scatter", plan.traffic.fsdp_scatter);
+  traffic("fsdp all-reduce", plan.traffic.fsdp_reduce);
+  traffic("replica all-reduce", plan.traffic.replica_reduce);
 }
 
 void print_schedules(const Recipe& recipe, const Plan& plan, const models::Model& model) {
