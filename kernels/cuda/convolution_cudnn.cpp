@@ -18,7 +18,7 @@ using cudnn::Four;
 
 enum Id : int64_t { kX = 1, kWeights, kY };
 
-// What decides a plan.
+// The facts that choose a plan.
 struct Key {
   ConvolutionSide result;
   ConvolutionShape shape;

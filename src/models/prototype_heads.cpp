@@ -15,7 +15,7 @@ struct PrototypeState : Head::Pass {
   View x, unit, inverse;  // result of the chain; divided by its length; 1 / length
 };
 
-// What both heads have in common: a chain of products, and rows of unit length.
+// The part that both heads share: a chain of products, and rows of unit length.
 class UnitRows {
  public:
   UnitRows(const HeadChain& chain, bool normalize, ParameterList& list)

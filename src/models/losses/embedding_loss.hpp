@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Losses of embeddings over the whole global batch (ssl.md 3). A loss reads what the head has made
-// of all examples of a step, and writes the loss of each example and the gradients of this rank's
-// rows, including their part as other examples' keys. So no gradient is reduced.
+// Losses of embeddings over the whole global batch (ssl.md 3). A loss reads the head's outputs for
+// all examples of a step. It writes the loss of each example and the gradients of this rank's rows.
+// These include the rows' part as other examples' keys, so no gradient is reduced.
 //
 // Everything is defined over examples in the order of the global batch, never over ranks. Sums over
 // examples follow the tree of level "mesh", and products see one slice (design 3.4).
