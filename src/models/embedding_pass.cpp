@@ -87,7 +87,7 @@ class EmbeddingPass : public CoupledPass {
     StepEmbeddings::Part& part = step_.parts.emplace_back();
     const int64_t n = ctx.batch;
     part.first = ctx.first_example % step_.examples +
-                 int64_t(step_.parts.size() - 1) * n * ctx.group->replica_ranks();
+                 int64_t(step_.parts.size() - 1) * n * ctx.group->ranks_of_replica();
     for (const int64_t width : step_.widths) {
       part.outputs.push_back(ctx.arena.save(n * step_.views * width));
       part.gradients.push_back(ctx.arena.save(n * step_.views * width));
@@ -113,7 +113,7 @@ class EmbeddingPass : public CoupledPass {
     if (teacher_first) run_teacher(ctx, inputs, part);
     model_.network().forward(ctx, model_.groups(&inputs), part.outputs, student_);
     if (plan && !teacher_first) {
-      if (ctx.step == 1 && ctx.pass == 0) copy_states(ctx);
+      if (ctx.step == 1 && ctx.last) copy_states(ctx);
       run_teacher(ctx, inputs, part);
     }
   }

@@ -202,6 +202,9 @@ void Engine::plan_training(device::Queue& queue, device::Arena& arena, const sha
                std::min<int64_t>(geometry_.accumulation, 2), set,
                [](int64_t, const auto& work) { work(); });
   }
+  stores_.states->sums().reserve(states.sums());
+  if (teacher && teacher->states)
+    stores_.teacher->states()->sums().reserve(teacher->states->sums());
 }
 
 // Plans a forward pass in its type. `ctx` and `fabric` are those of the plan.
@@ -253,10 +256,15 @@ void Engine::run_phases(const Workplace& at, int64_t step, int64_t passes, int64
   models::CoupledPass* coupled = passes_.coupled;
   const bool two_phases = coupled && geometry_.accumulation > 1;
   nn::Context whole = context(at, step, 0, shape_set);
+  auto context_of = [&](int64_t m) {
+    nn::Context ctx = context(at, step, m, shape_set);
+    ctx.last = m + 1 == passes;
+    return ctx;
+  };
   if (coupled) coupled->begin_step(whole, geometry_.global_batch);
   for (int64_t m = 0; two_phases && m < passes; ++m)
     with_inputs(m, [&] {
-      nn::Context ctx = context(at, step, m, shape_set);
+      nn::Context ctx = context_of(m);
       ctx.gradients = nullptr;
       ctx.keep = false;
       coupled->embed(ctx, inputs());
@@ -264,7 +272,7 @@ void Engine::run_phases(const Workplace& at, int64_t step, int64_t passes, int64
   if (two_phases) coupled->form_loss(whole);
   for (int64_t m = 0; m < passes; ++m)
     with_inputs(m, [&] {
-      nn::Context ctx = context(at, step, m, shape_set);
+      nn::Context ctx = context_of(m);
       if (two_phases) ctx.states = nullptr;  // the first phase has written the next states
       at.gradients.begin_micro_batch(m);
       passes_.train->run(ctx, inputs(), geometry_.global_batch, sums_->place_of(m));
