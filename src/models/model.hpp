@@ -126,6 +126,9 @@ class TrainPass : public Pass {
 // them, form_loss, then run for each. ctx.pass and ctx.passes tell them apart.
 class CoupledPass : public TrainPass {
  public:
+  // False if the loss reads states alone beside a pass's own examples. Then a step of several
+  // passes has one phase, too.
+  virtual bool two_phases() const = 0;
   // Makes room in ctx.arena, until end_step, for what all passes of a step keep.
   virtual void begin_step(nn::Context& ctx, int64_t global_batch) = 0;
   // Runs forward and keeps the embeddings. Layers write the next values of their states.

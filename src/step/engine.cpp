@@ -254,7 +254,7 @@ template <class WithInputs>
 void Engine::run_phases(const Workplace& at, int64_t step, int64_t passes, int64_t shape_set,
                         const WithInputs& with_inputs) {
   models::CoupledPass* coupled = passes_.coupled;
-  const bool two_phases = coupled && geometry_.accumulation > 1;
+  const bool two_phases = this->two_phases();
   nn::Context whole = context(at, step, 0, shape_set);
   auto context_of = [&](int64_t m) {
     nn::Context ctx = context(at, step, m, shape_set);
@@ -305,10 +305,10 @@ std::string Engine::graphs_text() const {
 
 void Engine::submit(int64_t step, const Source& source) {
   Fill fill;
-  std::vector<models::HostBatch> kept;  // if the passes of a coupled loss read them twice
+  std::vector<models::HostBatch> kept;  // of steps of two phases, which read them twice
   if (source)
     fill = [&](int64_t m, const models::Inputs& into) {
-      const bool keeps = passes_.coupled && geometry_.accumulation > 1;
+      const bool keeps = two_phases();
       if (keeps && m == int64_t(kept.size())) kept.push_back(source(m));
       passes_.train->prepare(keeps ? kept[size_t(m)] : source(m), draws(step), into);
     };

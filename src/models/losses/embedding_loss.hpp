@@ -65,4 +65,18 @@ class EmbeddingLoss {
   virtual void run(nn::Context& ctx, const StepEmbeddings& step) const = 0;
 };
 
+// A loss whose examples read no other example of their step, only states. Each pass of a step forms
+// its part and runs backward at once, so no pass runs forward twice.
+class SeparableLoss : public EmbeddingLoss {
+ public:
+  void run(nn::Context& ctx, const StepEmbeddings& step) const override {
+    for (size_t m = 0; m < step.parts.size(); ++m) form(ctx, step, m);
+    finish(ctx, step);
+  }
+  // Computes the losses and gradients of a part from the present states.
+  virtual void form(nn::Context& ctx, const StepEmbeddings& step, size_t part) const = 0;
+  // Changes the states, when all parts were formed.
+  virtual void finish(nn::Context& ctx, const StepEmbeddings& step) const = 0;
+};
+
 }  // namespace models
