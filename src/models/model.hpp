@@ -59,6 +59,7 @@ struct FeatureSpec {
   std::string limit_key{};      // key of the deck that sets this limit
   std::optional<double> pad{};  // the value of unused elements
   bool pixels = false;          // may come as bytes, see take_bytes
+  std::string made_by{};        // ops that make such a field, for messages
 };
 
 // The trainer's argument of `prepare`: arrays of the data pipeline, by feature name.
