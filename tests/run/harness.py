@@ -207,10 +207,10 @@ class RunTest(unittest.TestCase):
         return sorted(set(names) - {"latest.h5"})
 
     def tensors(self, step, folder=None):
-        """Returns every dataset under /params, /optimizer and /ema, as bytes."""
+        """Returns every dataset under /params, /optimizer, /ema and /teacher, as bytes."""
         out = {}
         with h5py.File(f"{folder or self.dir}/checkpoints/{step:010}.h5") as f:
-            for root in {"params", "optimizer", "ema"} & set(f):  # plain SGD keeps nothing
+            for root in {"params", "optimizer", "ema", "teacher"} & set(f):  # plain SGD keeps nothing
                 f[root].visititems(lambda name, d, root=root: out.__setitem__(f"{root}/{name}", d[()].tobytes())
                                    if isinstance(d, h5py.Dataset) else None)
         return out
