@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Trains small self-supervised models on every mesh of this number of ranks (run with 1, 2 and 4),
-// level "mesh". Every mesh, accumulation (one pass, or two phases of several), sharding strategy
-// and thread count must give identical bits: of losses, and of every tensor of the state, with
-// queue, centre, memory, teacher and running statistics. A run that continues from the state of one
-// rank, halfway, must end with the same bits, too. One rank writes the reference to a file.
+// level "mesh". Every mesh, accumulation (one pass or several), sharding strategy and thread count
+// must give identical bits: of losses, and of every tensor of the state, with queue, centre,
+// memory, teacher and running statistics. A run that continues from the state of one rank, halfway,
+// must end with the same bits, too. An engine takes the memory that a plan counts. One rank writes
+// the reference to a file.
 //   ssl_bits REFERENCE_FILE
 #include <cstdio>
 #include <fstream>
@@ -149,6 +150,16 @@ struct Outcome {
   uint64_t digest = 0;  // of the losses of the second half, and the state at the end
 };
 
+// Checks that an engine has taken the memory that a plan counts.
+void check_plan(const Kind& kind, const tests::Case& c, const step::Engine& real) {
+  auto world = comm::make_plan_comm(c.mesh.ranks());
+  comm::Mesh mesh = comm::make_plan_mesh(c.mesh, *world);
+  const step::Engine planned(options_of(kind, c), mesh, device::Kind::plan);
+  for (const auto& [category, entry] : planned.ledger().entries())
+    CHECK(real.ledger().peak_of(category) == entry.peak, "{}: {} bytes of {}, planned {}",
+          kind.name, real.ledger().peak_of(category), category, entry.peak);
+}
+
 // Trains from the beginning, or from `half`.
 Outcome run(comm::Session& session, const Kind& kind, const tests::Case& c,
             const State* half = nullptr) {
@@ -178,6 +189,7 @@ Outcome run(comm::Session& session, const Kind& kind, const tests::Case& c,
       for (const double v : {r.loss(), r.gradients.gradients.global, r.update.parameters.global})
         out.digest = base::xxh3(&v, sizeof v, out.digest);
   }
+  if (!half) check_plan(kind, c, engine);
   for (const auto& [name, bytes] : tests::whole_state(engine, session.world()))
     out.digest = base::xxh3(bytes.data(), bytes.size(), out.digest);
   return out;
