@@ -2,7 +2,6 @@
 #include "checkpoint/torch_names.hpp"
 
 #include <algorithm>
-#include <charconv>
 
 #include "base/error.hpp"
 #include "base/text.hpp"

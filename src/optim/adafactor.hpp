@@ -3,7 +3,6 @@
 // momentum in bfloat16.
 #pragma once
 
-
 #include "kernels/adafactor.hpp"
 #include "optim/method.hpp"
 

@@ -5,8 +5,6 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-
 #include "checkpoint/name_map.hpp"
 
 namespace {
