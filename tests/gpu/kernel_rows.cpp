@@ -283,11 +283,9 @@ void add_optimizer(std::vector<Row>& rows, const Model& m) {
   add(rows, name, calls, [=](Memory& t) { return Cast{t.zeros(n, kNarrow), t.normals(n, kWide)}; });
 }
 
-}  // namespace
-
-std::vector<Row> rows_of(const Model& m) {
-  std::vector<Row> rows;
-  const int64_t image = m.batch * m.tokens, text = m.batch * m.text, d = m.width, v = m.vocabulary;
+// Adds the ops of the encoder, with GELU of both networks.
+void add_encoder(std::vector<Row>& rows, const Model& m) {
+  const int64_t image = m.batch * m.tokens, text = m.batch * m.text, d = m.width;
   const double enc = double(m.encoder), dec = double(m.decoder);
   const int64_t patch = m.patch * m.patch * 3, pixels = m.batch * m.side * m.side * 3;
   add(rows, fmt::format("{} images of {}, bytes", m.batch, m.side), 1, [=](Memory& t) {
@@ -322,7 +320,12 @@ std::vector<Row> rows_of(const Model& m) {
       return GeluBackward{t.zeros(n, kNarrow), t.normals(n, kNarrow), t.normals(n, kNarrow)};
     });
   }
+}
 
+// Adds the ops of the decoder, up to its logits.
+void add_decoder(std::vector<Row>& rows, const Model& m) {
+  const int64_t image = m.batch * m.tokens, text = m.batch * m.text, d = m.width, v = m.vocabulary;
+  const double dec = double(m.decoder);
   // Three tokens in four are the mask.
   std::vector<int32_t> ids = drawn(text, v, "ids");
   for (size_t i = 0; i < ids.size(); ++i)
@@ -348,9 +351,11 @@ std::vector<Row> rows_of(const Model& m) {
   add_attention(rows, "decoder cross", m, m.text, m.tokens, Mask::full, dec);
   add_linear(rows, "decoder mlp in", text, d, m.mlp, dec, false);
   add_linear(rows, "decoder mlp out", text, m.mlp, d, dec, false);
+}
 
-  // 30 % of the positions are targets.
-  const int64_t targets = text * 3 / 10;
+// Adds the logits and their loss. 30 % of the positions are targets.
+void add_loss(std::vector<Row>& rows, const Model& m) {
+  const int64_t text = m.batch * m.text, d = m.width, v = m.vocabulary, targets = text * 3 / 10;
   add_linear(rows, "logits", targets, d, v, 1, true);
   std::vector<int32_t> index;
   for (int64_t i = 0; i < targets; ++i) index.push_back(int32_t(i * text / targets));
@@ -381,9 +386,17 @@ std::vector<Row> rows_of(const Model& m) {
   add(rows, fmt::format("{} x {}, gradient", targets, v), 1, [=](Memory& t) {
     return Cast{t.zeros(targets * v, kNarrow), t.normals(targets * v, kWide)};
   });
+}
 
+}  // namespace
+
+std::vector<Row> rows_of(const Model& m) {
+  std::vector<Row> rows;
+  add_encoder(rows, m);
+  add_decoder(rows, m);
+  add_loss(rows, m);
   add_optimizer(rows, m);
-  const int64_t n = image * d;
+  const int64_t n = m.batch * m.tokens * m.width;
   add(rows, fmt::format("{}", n), 0, [=](Memory& t) {
     return Add{t.zeros(n, kWide), t.normals(n, kWide), t.normals(n, kWide)};
   });
