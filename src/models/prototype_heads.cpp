@@ -132,8 +132,7 @@ class SwavHead : public Head {
                 .norm = options.batch_norm,
                 .activation = options.activation,
                 .bias = options.bias,
-                .bare_last = options.bare_last,
-                .activate_last = false};
+                .bare_last = options.bare_last};
     c.widths.insert(c.widths.end(), options.layers.begin(), options.layers.end());
     return c;
   }
