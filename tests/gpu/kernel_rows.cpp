@@ -181,9 +181,27 @@ void add_norm(std::vector<Row>& rows, const char* what, int64_t n, int64_t width
   });
 }
 
+// Rows of texts as in training: an example in four is predicted autoregressively, and has the rows
+// up to the last label of a short caption.
+struct Packing {
+  std::vector<int32_t> offsets{};
+  bool queries = false, keys = false;  // which are packed
+};
+Packing packing_of(const Model& m, bool keys) {
+  constexpr int64_t kCaption = 14;
+  Packing out{{0}, true, keys};
+  for (int64_t b = 0; b < m.batch; ++b)
+    out.offsets.push_back(out.offsets.back() +
+                          int32_t(b % 4 == 0 ? std::min(kCaption, m.text) : m.text));
+  return out;
+}
+
 void add_attention(std::vector<Row>& rows, const char* what, const Model& m, int64_t queries,
-                   int64_t keys, Mask mask, double layers) {
-  const int64_t q = m.batch * queries * m.width, k = m.batch * keys * m.width,
+                   int64_t keys, Mask mask, double layers, const Packing& packing = {}) {
+  auto elements = [&](bool packed, int64_t length) {
+    return (packed ? packing.offsets.back() : m.batch * length) * m.width;
+  };
+  const int64_t q = elements(packing.queries, queries), k = elements(packing.keys, keys),
                 dim = m.width / m.heads;
   auto shape = [=](Memory& t) {
     AttentionShape s{.batch = m.batch,
@@ -193,6 +211,8 @@ void add_attention(std::vector<Row>& rows, const char* what, const Model& m, int
                      .head_dim = dim,
                      .mask = mask};
     if (mask == Mask::per_example) s.flags = t.zeros(m.batch, DType::u8);
+    if (packing.queries) s.query_offsets = t.integers(packing.offsets);
+    if (packing.keys) s.key_offsets = t.integers(packing.offsets);
     return s;
   };
   const std::string name =
@@ -347,8 +367,10 @@ void add_decoder(std::vector<Row>& rows, const Model& m) {
   add_norm(rows, "decoder", text, d, 3 * dec + 1);
   add_linear(rows, "decoder q, k, v, out, q, out", text, d, d, 6 * dec, false);
   add_linear(rows, "decoder k, v of the image", image, d, d, 2 * dec, false);
-  add_attention(rows, "decoder self", m, m.text, m.text, Mask::per_example, dec);
-  add_attention(rows, "decoder cross", m, m.text, m.tokens, Mask::full, dec);
+  add_attention(rows, "decoder self, packed", m, m.text, m.text, Mask::per_example, dec,
+                packing_of(m, true));
+  add_attention(rows, "decoder cross, packed", m, m.text, m.tokens, Mask::full, dec,
+                packing_of(m, false));
   add_linear(rows, "decoder mlp in", text, d, m.mlp, dec, false);
   add_linear(rows, "decoder mlp out", text, m.mlp, d, dec, false);
 }
