@@ -33,8 +33,8 @@ struct Clip {
 };
 void check(const Clip&);
 
-// What the optimizer's rule gets in place of the clipped gradient: weight decay that lies within
-// the gradient, and a ratio of norms that scales both.
+// Changes the clipped gradient before the optimizer's rule reads it: by weight decay within the
+// gradient, and by a ratio of norms that scales both.
 struct InnerDecay {
   float decay = 0, ratio = 1;
   // Optional f32 [2] in the queue's memory, replaces the numbers: ratio, decay (op trust_ratio).

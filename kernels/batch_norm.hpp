@@ -46,7 +46,7 @@ struct BatchNormRunning {
   float counted = 1;
 };
 
-// What normalises x: statistics of its groups, and scale and bias.
+// The statistics of the groups of x that normalise it, with scale and bias.
 struct BatchNormValues {
   View mean{}, rstd{};   // f32 [groups, columns]
   View scale{}, bias{};  // optional f32 [columns]: 1 and 0 without them

@@ -40,7 +40,7 @@ struct ConvolutionShape {
   auto operator<=>(const ConvolutionShape&) const = default;
 };
 
-// What a convolution computes, from the other two.
+// The tensor that a convolution computes from the other two.
 enum class ConvolutionSide { outputs, inputs, weights };
 
 struct ConvolutionForward {

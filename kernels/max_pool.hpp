@@ -9,7 +9,7 @@ namespace kernels {
 // Windows have at most this many pixels, because a place in a window is one byte.
 constexpr int64_t kMostPoolPixels = 256;
 
-// y = the largest x of the window. Of equal values the first one wins, in the order of rows and
+// y = the largest x of the window. Among equal values the first one wins, in the order of rows and
 // columns. A value that is not a number wins over numbers.
 struct MaxPoolForward {
   static constexpr Op op = Op::max_pool_forward;

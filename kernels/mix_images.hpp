@@ -7,7 +7,7 @@
 
 namespace kernels {
 
-// Which example of its group an example is mixed with (mix_partner).
+// The example of its group that an example is mixed with (mix_partner).
 enum class MixPartner {
   previous,  // the one before it; that of the first one is the last one
   mirrored,  // the one at the same distance from the group's other end

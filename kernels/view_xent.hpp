@@ -22,6 +22,8 @@ struct SoftTargets {
 //   loss[b] = (or +=) factor / pairs * sum over these pairs of
 //             -sum_k targets[b][a][k] log softmax(scores[b][v] / temperature)_k
 // gradient = scale * its derivative.
+//
+// There are many members because each operand and each number of the loss has one.
 struct ViewXent {
   static constexpr Op op = Op::view_xent;
   static constexpr int kMostTargets = 16;

@@ -9,6 +9,7 @@
 
 #include "comm/comm.hpp"
 
+// There are many members because each option has one.
 struct CommandLine {
   std::string deck, mode = "train", mesh_selector, describe, list;
   std::vector<std::string> set, unset, allow_change;

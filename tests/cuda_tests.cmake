@@ -5,8 +5,8 @@
 # The .cu files and the CUDA part of device, compiled by g++ against tests/cuda_on_cpu. They are
 # linked as objects, so they replace files of the same name in the libraries.
 file(GLOB cuda_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/cuda/*.cu)
-file(GLOB library_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/cuda/*_cublaslt.cpp)
-list(APPEND library_sources ${CMAKE_SOURCE_DIR}/kernels/cuda/convolution_cudnn.cpp ${CMAKE_SOURCE_DIR}/kernels/cuda/graph_cudnn.cpp)
+file(GLOB library_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/cuda/*_cublaslt.cpp
+     ${CMAKE_SOURCE_DIR}/kernels/cuda/*_cudnn.cpp)
 file(GLOB emulator_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/cuda_on_cpu/*.cpp)
 list(FILTER emulator_sources EXCLUDE REGEX "/nccl\\.cpp$")
 set_source_files_properties(${cuda_sources} PROPERTIES LANGUAGE CXX)
@@ -54,7 +54,7 @@ add_executable(trainer_on_emulator $<TARGET_OBJECTS:trainer_main> $<TARGET_OBJEC
 target_link_libraries(trainer_on_emulator PRIVATE trainer_modes ${TRAINER_main_LIBRARIES})
 set_target_properties(trainer_on_emulator PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
 
-add_executable(test_cuda_on_cpu unit/cuda_on_cpu/emulator_test.cpp unit/cuda_on_cpu/gemm_search_test.cpp
+add_executable(test_cuda_on_cpu unit/cuda_on_cpu/emulator_test.cpp unit/cuda_on_cpu/fallbacks_test.cpp unit/cuda_on_cpu/gemm_search_test.cpp
                unit/cuda_on_cpu/graphs_test.cpp unit/cuda_on_cpu/many_launches_test.cpp
                unit/cuda_on_cpu/staging_test.cpp $<TARGET_OBJECTS:cuda_on_cpu>)
 target_include_directories(test_cuda_on_cpu BEFORE PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/cuda_on_cpu)

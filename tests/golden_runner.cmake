@@ -70,7 +70,7 @@ function(golden_trunk_test name ranks)
                                              ${golden_trunks})
   set_tests_properties(golden_trunk_${name} PROPERTIES LABELS mpi PROCESSORS ${ranks} ENVIRONMENT "${TRAINER_MPI_ENVIRONMENT}")
 endfunction()
-golden_trunk_test(mpi1_bf16 1 --compute bf16)
+golden_trunk_test(mpi1_bf16 1 --compute bf16 ${golden_ssl_training})
 golden_trunk_test(mpi2_mesh 2 --mesh 2x1 --level mesh --recompute block --strategy zero1)
 golden_trunk_test(mpi3 3)
 golden_trunk_test(mpi4 4 --mesh 2x2)
@@ -86,13 +86,15 @@ function(golden_on_emulator_test ranks name)
 endfunction()
 set(mixed ${CMAKE_CURRENT_LIST_DIR}/golden/case_mixed_r050.h5)
 golden_on_emulator_test(1 "" ${golden_model_cases} ${CMAKE_CURRENT_LIST_DIR}/golden/case_adam_bf16mu.h5
-                        ${CMAKE_CURRENT_LIST_DIR}/golden/ssl/losses.h5 ${CMAKE_CURRENT_LIST_DIR}/golden/ssl/optimizers.h5)
+                        ${CMAKE_CURRENT_LIST_DIR}/golden/ssl/losses.h5 ${CMAKE_CURRENT_LIST_DIR}/golden/ssl/optimizers.h5
+                        ${CMAKE_CURRENT_LIST_DIR}/golden/ssl/meters.h5 ${CMAKE_CURRENT_LIST_DIR}/golden/ssl/evaluation.h5
+                        ${CMAKE_CURRENT_LIST_DIR}/golden/ssl/transforms.h5 ${golden_ssl_training})
 golden_on_emulator_test(1 _bf16 --compute bf16 --recompute mlp ${mixed})
 golden_on_emulator_test(1 _tf32 --compute tf32 ${mixed})
 golden_on_emulator_test(1 _fp16 --compute fp16 --recompute gelu ${mixed})
 golden_on_emulator_test(2 _mesh --mesh 1x2 --level mesh --slices 4 ${mixed})
 golden_on_emulator_test(2 _zero1 --mesh 2x1 --strategy zero1 --micro-batch 2 ${mixed})
-golden_on_emulator_test(1 _trunk ${CMAKE_CURRENT_LIST_DIR}/golden/ssl/resnet_groups.h5)
+golden_on_emulator_test(1 _trunk ${golden_trunks})
 
 foreach(ranks 1 2 3 4)
   add_test(NAME golden_ssl_training_mpi${ranks}

@@ -69,7 +69,8 @@ struct ForwardScratch {
   }
 };
 
-// The arrays of the backward pass in its scratch; each array has a member, which makes them many.
+// The arrays of the backward pass in its scratch. There are many members because each array has
+// one.
 template <class T>
 struct BackwardScratch {
   Operand<T>*keys_t, *values_t, *keys, *queries, *d_out, *queries_b, *d_out_b, *rows, *columns;

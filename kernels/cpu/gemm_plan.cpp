@@ -48,14 +48,16 @@ GemmPlan::GemmPlan(const GemmKey& key)
 
 void GemmPlan::run(GemmOperands p, Queue& queue) {
   double begin = base::now_s();
-  const size_t packed_bytes = key_.packed_b ? primitives_[0]->packed_bytes() : 0;
+  // A product with a packed b has blocks of all columns.
+  OnednnPrimitive* const packs = key_.packed_b ? primitive(0, 0).get() : nullptr;
+  const size_t packed_bytes = packs ? packs->packed_bytes() : 0;
   const size_t workers_bytes = size_t(workers_) * scratch_bytes_ + kScratchLine;
   char* scratch = static_cast<char*>(queue.scratch(workers_bytes + packed_bytes));
   int status = dnnl_success;
-  if (key_.packed_b) {
+  if (packs) {
     ThreadScope scope(key_.threads);
     char* packed = scratch + workers_bytes;  // a multiple of 64, as all parts are
-    primitives_[0]->pack_b(p.b, packed);
+    packs->pack_b(p.b, packed);
     p.b = packed;
   }
   if (!in_blocks_) {

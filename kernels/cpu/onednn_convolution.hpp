@@ -9,7 +9,7 @@
 
 namespace kernels {
 
-// What decides the primitive. It computes `result` from the other two tensors.
+// The key of a primitive, which computes `result` from the other two tensors.
 struct ConvolutionKind {
   ConvolutionSide result = ConvolutionSide::outputs;
   ConvolutionShape shape{};

@@ -83,7 +83,8 @@ struct RowProductPart {
   int64_t rows, columns, k, n, stride;
 };
 
-// Loops over activations of one type: float, or bf16 as uint16_t. They compute in float.
+// Loops over activations of one type: float, or bf16 as uint16_t. They compute in float. There are
+// many members because each loop has one.
 template <class T>
 struct ActivationLoops {
   void (*gelu_forward)(T* y, const T* x, int64_t count);

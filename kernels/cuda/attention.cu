@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA implementation of attention by our own kernels, for all cases that cuDNN does not serve.
-#include <cmath>
-
+// CUDA implementation of attention: by cuDNN, by products of cuBLASLt, or by our own kernels for
+// all cases that neither serves.
 #include "kernels/attention.hpp"
+#include "kernels/cuda/attention_cublaslt.hpp"
 #include "kernels/cuda/attention_cudnn.hpp"
 #include "kernels/cuda/attention_tiles.cuh"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/paths.hpp"
 
 namespace kernels {
 namespace {
@@ -209,30 +210,6 @@ __global__ void __launch_bounds__(kTileThreads, 2) attention_key_gradients(Atten
   store_tile(a.dv, dv, stride, r.key_row, head, a, first, r.keys, 1.0f);
 }
 
-__global__ void shifts_of_flags(int32_t* out, const uint8_t* flags, int batch, int length) {
-  const int b = int(blockIdx.x * blockDim.x + threadIdx.x);
-  if (b < batch) out[b] = flags[b] != 0 ? 0 : length;
-}
-
-template <class T>
-AttentionTensors<T> tensors_of(const AttentionShape& s) {
-  AttentionTensors<T> t{};
-  t.flags = static_cast<const uint8_t*>(s.flags.data);
-  t.query_offsets = static_cast<const int32_t*>(s.query_offsets.data);
-  t.key_offsets = static_cast<const int32_t*>(s.key_offsets.data);
-  t.heads = int(s.heads);
-  t.query_length = int(s.query_length);
-  t.key_length = int(s.key_length);
-  t.dim = int(s.head_dim);
-  t.mask = s.mask;
-  t.scale = 1 / std::sqrt(float(s.head_dim));
-  t.dropout = s.dropout;
-  t.kept = 1 / (1 - s.dropout);
-  t.stream = s.stream;
-  t.first_example = s.first_example;
-  return t;
-}
-
 template <class T>
 void launch_tiles(void (*kernel)(AttentionTensors<T>), const AttentionTensors<T>& t,
                   const AttentionShape& s, int64_t rows, size_t shared, Op op, Queue& queue) {
@@ -278,22 +255,24 @@ void backward(const AttentionBackward& a, Queue& queue) {
                tile_bytes(6, 2, 2 * kTile, t.dim), a.op, queue);
 }
 
-}  // namespace
-
-void mask_shifts(int32_t* out, const AttentionShape& shape, Queue& queue) {
-  constexpr int kThreads = 256;
-  launch(shifts_of_flags, blocks_for(shape.batch, kThreads), dim3(kThreads), 0, queue, out,
-         static_cast<const uint8_t*>(shape.flags.data), int(shape.batch), int(shape.key_length));
+// Each way returns false if it does not serve the op. The next one then overwrites all results.
+template <class Args, class Own>
+void run_attention(const Args& a, Queue& queue, const Own& own) {
+  if (a.shape.batch == 0) return;
+  if (attention_by_cudnn(a, queue)) return count_path(Path::attention_cudnn, queue);
+  if (attention_by_products(a, queue)) return count_path(Path::attention_products, queue);
+  count_path(Path::attention_own, queue);
+  with_activation(a.q.type, own);
 }
 
+}  // namespace
+
 void run_cuda(const AttentionForward& a, Queue& queue) {
-  if (a.shape.batch == 0 || attention_by_cudnn(a, queue)) return;
-  with_activation(a.q.type, [&](auto element) { forward<decltype(element)>(a, queue); });
+  run_attention(a, queue, [&](auto element) { forward<decltype(element)>(a, queue); });
 }
 
 void run_cuda(const AttentionBackward& a, Queue& queue) {
-  if (a.shape.batch == 0 || attention_by_cudnn(a, queue)) return;
-  with_activation(a.q.type, [&](auto element) { backward<decltype(element)>(a, queue); });
+  run_attention(a, queue, [&](auto element) { backward<decltype(element)>(a, queue); });
 }
 
 }  // namespace kernels

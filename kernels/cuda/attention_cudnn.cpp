@@ -7,9 +7,11 @@
 #include <map>
 #include <tuple>
 
-#include "base/log.hpp"
 #include "device/cuda.hpp"
+#include "kernels/cuda/attention_padded.hpp"
+#include "kernels/cuda/attention_scores.hpp"
 #include "kernels/cuda/graph_cudnn.hpp"
+#include "kernels/paths.hpp"
 
 namespace kernels {
 namespace {
@@ -32,7 +34,7 @@ enum Id : int64_t {
   kDk,
   kDv,
   kDelta,
-  kShift
+  kSeen
 };
 
 constexpr auto kWide = CUDNN_DATA_FLOAT;
@@ -55,22 +57,38 @@ struct Sizes {
   Four sum_strides() const { return {h * queries, queries, 1, 1}; }
 };
 
-// Keeps score (i, j) where i + shift >= j; only per-example masks have a shift other than 0.
-Tensor masked(Graph& g, const Tensor& scores, Mask mask, int64_t batch) {
-  if (mask == Mask::full) return scores;
-  Tensor row = g.like(scores, CUDNN_DATA_INT32), column = g.like(scores, CUDNN_DATA_INT32);
-  Tensor seen = g.like(scores, CUDNN_DATA_BOOLEAN), out = g.like(scores, kWide);
-  g.pointwise(CUDNN_POINTWISE_GEN_INDEX, scores, row, kWide, 2);
-  if (mask == Mask::per_example) {
-    Tensor shifted = g.like(scores, CUDNN_DATA_INT32);
-    g.pointwise(CUDNN_POINTWISE_ADD, row,
-                g.tensor(kShift, {batch, 1, 1, 1}, {1, 1, 1, 1}, CUDNN_DATA_INT32), shifted,
-                CUDNN_DATA_INT32);
-    row = shifted;
+// How a graph learns which keys a query sees.
+enum class Seen {
+  all,
+  causal,  // those up to its own number
+  counted  // as many as a table has for each query of each example
+};
+Seen seen_of(const AttentionShape& s) {
+  const bool causal = s.mask == Mask::causal;
+  // Under a causal mask, keys that an example lacks lie behind all of its queries.
+  if (s.mask == Mask::per_example || (!causal && !s.key_offsets.none())) return Seen::counted;
+  return causal ? Seen::causal : Seen::all;
+}
+
+// Keeps the scores of the keys that a query sees.
+Tensor masked(Graph& g, const Tensor& scores, const AttentionShape& s) {
+  const Seen seen = seen_of(s);
+  if (seen == Seen::all) return scores;
+  Tensor column = g.like(scores, CUDNN_DATA_INT32), kept = g.like(scores, CUDNN_DATA_BOOLEAN),
+         out = g.like(scores, kWide);
+  if (seen == Seen::causal) {
+    Tensor row = g.like(scores, CUDNN_DATA_INT32);
+    g.pointwise(CUDNN_POINTWISE_GEN_INDEX, scores, row, kWide, 2);
+    g.pointwise(CUDNN_POINTWISE_GEN_INDEX, scores, column, kWide, 3);
+    g.pointwise(CUDNN_POINTWISE_CMP_GE, row, column, kept, CUDNN_DATA_BOOLEAN);
+  } else {
+    g.pointwise(CUDNN_POINTWISE_GEN_INDEX, scores, column, kWide, 3);
+    g.pointwise(CUDNN_POINTWISE_CMP_LT, column,
+                g.tensor(kSeen, {s.batch, 1, s.query_length, 1},
+                         {s.query_length, s.query_length, 1, 1}, CUDNN_DATA_INT32),
+                kept, CUDNN_DATA_BOOLEAN);
   }
-  g.pointwise(CUDNN_POINTWISE_GEN_INDEX, scores, column, kWide, 3);
-  g.pointwise(CUDNN_POINTWISE_CMP_GE, row, column, seen, CUDNN_DATA_BOOLEAN);
-  g.select(scores, g.scalar(kLowest), seen, out);
+  g.select(scores, g.scalar(kLowest), kept, out);
   return out;
 }
 
@@ -92,7 +110,7 @@ Graph forward_graph(const AttentionShape& shape, cudnnDataType_t narrow) {
   Tensor largest = sum(), total = sum(), log = sum();
   g.multiply(q, k, product);
   g.pointwise(CUDNN_POINTWISE_MUL, product, g.scalar(kScale), scaled);
-  Tensor scores = masked(g, scaled, shape.mask, s.b);
+  Tensor scores = masked(g, scaled, shape);
   g.reduce(CUDNN_REDUCE_TENSOR_MAX, scores, largest);
   g.pointwise(CUDNN_POINTWISE_SUB, scores, largest, less);
   g.pointwise(CUDNN_POINTWISE_EXP, less, power);
@@ -137,7 +155,7 @@ Graph backward_graph(const AttentionShape& shape, cudnnDataType_t narrow) {
   g.multiply(q, k, product);
   g.pointwise(CUDNN_POINTWISE_MUL, product, scale, scaled);
   g.pointwise(CUDNN_POINTWISE_SUB, scaled, lse, less);
-  g.pointwise(CUDNN_POINTWISE_EXP, masked(g, less, shape.mask, s.b), weights);
+  g.pointwise(CUDNN_POINTWISE_EXP, masked(g, less, shape), weights);
   g.reshape(weights, weights_turned);
   g.multiply(weights_turned, d_o, dv);
 
@@ -160,45 +178,58 @@ Graph graph_of(const AttentionShape& shape, DType type, bool backward) {
   return backward ? backward_graph(shape, narrow) : forward_graph(shape, narrow);
 }
 
-// Returns null if cuDNN has no plan.
+// A plan, or cuDNN's reason to have none.
+struct Found {
+  std::unique_ptr<cudnn::Plan> plan;
+  std::string problem;
+};
+
+// Returns null, and counts a fallback, if cuDNN has no plan.
 const cudnn::Plan* plan_for(const AttentionShape& s, DType type, bool backward, Queue& queue) {
-  using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, Mask, DType, bool>;
+  using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, Seen, DType, bool>;
   // The shapes of a run are fixed, so plans are kept to its end.
-  static std::map<Key, std::unique_ptr<cudnn::Plan>> plans;
+  static std::map<Key, Found> plans;
   auto [it, added] = plans.try_emplace(
-      {s.batch, s.heads, s.query_length, s.key_length, s.head_dim, s.mask, type, backward});
+      {s.batch, s.heads, s.query_length, s.key_length, s.head_dim, seen_of(s), type, backward});
+  Found& found = it->second;
   if (added) try {
-      it->second =
+      found.plan =
           std::make_unique<cudnn::Plan>(graph_of(s, type, backward), cudnn::handle_on(queue));
     } catch (const base::Error& e) {
-      base::log::warning(
-          "attention {}: batch {}, {} heads, {} x {}: our own kernels run, which are slower: {}",
-          backward ? "backward" : "forward", s.batch, s.heads, s.query_length, s.key_length,
-          e.what());
+      found.problem = fmt::format(
+          "attention {}: batch {}, {} heads of {}, {} x {}, {}: our own kernels run, which are "
+          "slower: {}",
+          backward ? "backward" : "forward", s.batch, s.heads, s.head_dim, s.query_length,
+          s.key_length, device::name_of(type), e.what());
     }
-  return it->second.get();
+  if (!found.plan) count_fallback(found.problem, queue);
+  return found.plan.get();
 }
 
-// The scratch of one call: cuDNN's workspace, one float for each query and head, shifts of masks.
+// The scratch of one call.
 struct Scratch {
   char* workspace;
   float* sums;
-  int32_t* shifts;
-  Scratch(const cudnn::Plan& plan, const AttentionShape& s, Queue& queue) {
-    const CudnnScratch places(s, int64_t(plan.workspace_bytes()));
+  int32_t* seen;
+  char* copies;
+  Scratch(const cudnn::Plan& plan, const AttentionShape& s, int64_t padded_bytes, Queue& queue) {
+    const CudnnScratch places(s, int64_t(plan.workspace_bytes()), padded_bytes);
     workspace = static_cast<char*>(queue.scratch(size_t(places.bytes)));
     sums = reinterpret_cast<float*>(workspace + places.sums);
-    shifts = reinterpret_cast<int32_t*>(workspace + places.shifts);
-    if (s.mask == Mask::per_example) mask_shifts(shifts, s, queue);
+    seen = reinterpret_cast<int32_t*>(workspace + places.seen);
+    copies = workspace + places.copies;
   }
 };
 
 constexpr float kLowestFloat = std::numeric_limits<float>::lowest(), kOneFloat = 1;
 
 void add_mask(std::vector<cudnn::Argument>& arguments, const AttentionShape& s,
-              const Scratch& scratch) {
-  if (s.mask != Mask::full) arguments.push_back({kLowest, &kLowestFloat});
-  if (s.mask == Mask::per_example) arguments.push_back({kShift, scratch.shifts});
+              const Scratch& scratch, Queue& queue) {
+  const Seen seen = seen_of(s);
+  if (seen != Seen::all) arguments.push_back({kLowest, &kLowestFloat});
+  if (seen != Seen::counted) return;
+  count_seen_keys(scratch.seen, s, queue);
+  arguments.push_back({kSeen, scratch.seen});
 }
 
 }  // namespace
@@ -208,13 +239,18 @@ bool attention_by_cudnn(const AttentionForward& a, Queue& queue) {
   if (!is_for_cudnn(s, a.q.type)) return false;
   const cudnn::Plan* plan = plan_for(s, a.q.type, false, queue);
   if (!plan) return false;
-  Scratch scratch(*plan, s, queue);
+  Scratch scratch(*plan, s, padded_bytes(a), queue);
+  const AttentionForward whole = padded(a, scratch.copies, queue);
   const float scale = 1 / std::sqrt(float(s.head_dim));
-  std::vector<cudnn::Argument> arguments{
-      {kQ, a.q.data}, {kK, a.k.data}, {kV, a.v.data}, {kO, a.o.data}, {kScale, &scale}};
+  std::vector<cudnn::Argument> arguments{{kQ, whole.q.data},
+                                         {kK, whole.k.data},
+                                         {kV, whole.v.data},
+                                         {kO, whole.o.data},
+                                         {kScale, &scale}};
   arguments.push_back({kLse, a.lse.none() ? scratch.sums : a.lse.data});
-  add_mask(arguments, s, scratch);
+  add_mask(arguments, s, scratch, queue);
   plan->run(cudnn::handle_on(queue), arguments, scratch.workspace);
+  take_results(whole, a, queue);
   return true;
 }
 
@@ -223,14 +259,16 @@ bool attention_by_cudnn(const AttentionBackward& a, Queue& queue) {
   if (!is_for_cudnn(s, a.q.type)) return false;
   const cudnn::Plan* plan = plan_for(s, a.q.type, true, queue);
   if (!plan) return false;
-  Scratch scratch(*plan, s, queue);
+  Scratch scratch(*plan, s, padded_bytes(a), queue);
+  const AttentionBackward whole = padded(a, scratch.copies, queue);
   const float scale = 1 / std::sqrt(float(s.head_dim));
   std::vector<cudnn::Argument> arguments{
-      {kQ, a.q.data},     {kK, a.k.data},         {kV, a.v.data},   {kO, a.o.data},
-      {kDo, a.d_o.data},  {kDq, a.dq.data},       {kDk, a.dk.data}, {kDv, a.dv.data},
-      {kLse, a.lse.data}, {kDelta, scratch.sums}, {kScale, &scale}, {kOne, &kOneFloat}};
-  add_mask(arguments, s, scratch);
+      {kQ, whole.q.data},     {kK, whole.k.data},     {kV, whole.v.data},   {kO, whole.o.data},
+      {kDo, whole.d_o.data},  {kDq, whole.dq.data},   {kDk, whole.dk.data}, {kDv, whole.dv.data},
+      {kLse, whole.lse.data}, {kDelta, scratch.sums}, {kScale, &scale},     {kOne, &kOneFloat}};
+  add_mask(arguments, s, scratch, queue);
   plan->run(cudnn::handle_on(queue), arguments, scratch.workspace);
+  take_results(whole, a, queue);
   return true;
 }
 

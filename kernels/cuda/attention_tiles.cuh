@@ -5,6 +5,8 @@
 // side. Scores never leave shared memory. The order of sums depends on the shape alone.
 #pragma once
 
+#include <cmath>
+
 #include "kernels/attention.hpp"
 #include "kernels/cuda/block.cuh"
 #include "kernels/cuda/floats.cuh"
@@ -33,6 +35,26 @@ struct AttentionTensors {
   base::Stream stream;
   int64_t first_example;
 };
+
+// Returns the sizes and masks of a call, without operands.
+template <class T>
+AttentionTensors<T> tensors_of(const AttentionShape& s) {
+  AttentionTensors<T> t{};
+  t.flags = static_cast<const uint8_t*>(s.flags.data);
+  t.query_offsets = static_cast<const int32_t*>(s.query_offsets.data);
+  t.key_offsets = static_cast<const int32_t*>(s.key_offsets.data);
+  t.heads = int(s.heads);
+  t.query_length = int(s.query_length);
+  t.key_length = int(s.key_length);
+  t.dim = int(s.head_dim);
+  t.mask = s.mask;
+  t.scale = 1 / std::sqrt(float(s.head_dim));
+  t.dropout = s.dropout;
+  t.kept = 1 / (1 - s.dropout);
+  t.stream = s.stream;
+  t.first_example = s.first_example;
+  return t;
+}
 
 // One head of one example.
 struct HeadRange {

@@ -80,13 +80,17 @@ Call product_call(const Gemm& a, void* workspace, const Queue& queue) {
 }
 
 std::string text_of(const Call& c) {
+  const std::string many =
+      c.batch > 1 ? fmt::format(" batch {} next {} {} {}", c.batch, c.next_a, c.next_b, c.next_d)
+                  : "";
   return fmt::format(
-      "{}{}{}{} {}x{}x{} ld {} {} {} {} {} {} {} {} epilogue {} beta {} aligned {} {} {} {} {} {}",
+      "{}{}{}{} {}x{}x{} ld {} {} {} {} {} {} {} {} epilogue {} beta {} aligned {} {} {} {} {} {}"
+      "{}",
       c.fused ? "fused" : "plain", c.tf32 ? " tf32" : "", c.trans_a ? " ta" : "",
       c.trans_b ? " tb" : "", c.m, c.n, c.k, c.lda, c.ldb, c.ldc, c.ldd, c.ld_aux,
       device::name_of(c.operands), device::name_of(c.c_type), device::name_of(c.d_type),
       int(c.epilogue), c.beta, alignment_of(c.a), alignment_of(c.b), alignment_of(c.c),
-      alignment_of(c.d), alignment_of(c.bias), alignment_of(c.aux));
+      alignment_of(c.d), alignment_of(c.bias), alignment_of(c.aux), many);
 }
 
 }  // namespace kernels::cublaslt

@@ -39,11 +39,14 @@ struct Call {
   DType operands = DType::f32, c_type = DType::f32, d_type = DType::f32;
   cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
   float beta = 0;
+  // Equal products in one call, and the elements from one to the next of each matrix.
+  int64_t batch = 1, next_a = 0, next_b = 0, next_d = 0;
   void *a = nullptr, *b = nullptr, *c = nullptr, *d = nullptr, *bias = nullptr, *aux = nullptr;
 
   auto key() const {
     return std::tuple(fused, m, n, k, lda, ldb, ldc, ldd, ld_aux, trans_a, trans_b, tf32, operands,
                       c_type, d_type, int(epilogue), beta,
+                      std::tuple(batch, next_a, next_b, next_d),
                       std::tuple(alignment_of(a), alignment_of(b), alignment_of(c), alignment_of(d),
                                  alignment_of(bias), alignment_of(aux)));
   }

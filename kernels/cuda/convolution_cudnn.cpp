@@ -9,6 +9,7 @@
 #include "kernels/cuda/graph_cudnn.hpp"
 #include "kernels/elementwise.hpp"
 #include "kernels/gemm.hpp"
+#include "kernels/paths.hpp"
 
 namespace kernels {
 namespace {
@@ -17,7 +18,7 @@ using cudnn::Four;
 
 enum Id : int64_t { kX = 1, kWeights, kY };
 
-// What decides a plan.
+// The facts that choose a plan.
 struct Key {
   ConvolutionSide result;
   ConvolutionShape shape;
@@ -115,6 +116,13 @@ struct Call {
   DType operands() const { return result == ConvolutionSide::inputs ? y.type : x.type; }
 };
 
+std::string text_of(const ConvolutionShape& s, DType operands) {
+  return fmt::format(
+      "convolution of {} images of {} x {}, {} to {} channels in {} groups, windows of {} x {}, {}",
+      s.window.batch, s.window.height, s.window.width, s.in, s.out, s.groups,
+      s.window.kernel_height, s.window.kernel_width, device::name_of(operands));
+}
+
 // Runs a plan on weights with channels last. Images of a type that the plan does not make, or that
 // it would have to add to, come from scratch.
 void run_call(const Call& call, Queue& queue) {
@@ -128,18 +136,15 @@ void run_call(const Call& call, Queue& queue) {
           alignment_of(call.x, call.y),
           queue.tf32() && call.operands() == DType::f32};
   const Found* found = &plan_for(key, queue);
+  const ConvolutionShape& s = call.shape;
   if (mixed && !found->plan) {
+    count_fallback(text_of(s, key.operands) + ": a copy makes the f32 result: " + found->problem,
+                   queue);
     key.result_type = key.operands;
     found = &plan_for(key, queue);
   }
-  const ConvolutionShape& s = call.shape;
   if (!found->plan)
-    base::fail(base::Exit::mesh,
-               "convolution of {} images of {} x {}, {} to {} channels in {} groups, windows of "
-               "{} x {}, {}: {}",
-               s.window.batch, s.window.height, s.window.width, s.in, s.out, s.groups,
-               s.window.kernel_height, s.window.kernel_width, device::name_of(key.operands),
-               found->problem);
+    base::fail(base::Exit::mesh, "{}: {}", text_of(s, key.operands), found->problem);
   const bool apart =
       !call.makes_weights() && (key.result_type != target.type || key.write != call.write);
   const ConvolutionScratch places(s, call.weights.type, apart ? target.count : 0,

@@ -8,12 +8,18 @@
 #include "kernels/cuda/matmul_cublaslt.hpp"
 #include "kernels/elementwise.hpp"
 #include "kernels/gemm.hpp"
+#include "kernels/paths.hpp"
 
 namespace kernels {
 using namespace cublaslt;
 namespace {
 
 bool is_empty(const Gemm& a) { return a.m == 0 || a.n == 0 || a.k == 0; }
+
+// The library has no kernel that does all work of a product.
+void refused(const Call& call, Queue& queue) {
+  count_fallback("product: cuBLASLt has no kernel for " + text_of(call), queue);
+}
 
 void add_sums(const Gemm& a, void* more, Queue& queue) {
   if (a.write == Write::accumulate)
@@ -29,6 +35,7 @@ void run_with_sums(const Gemm& a, Queue& queue) {
       execute(call, matmul, matmul.algorithm, workspace, queue);
       return add_sums(a, call.bias, queue);
     }
+    refused(call, queue);
   }
   Gemm product = a;
   product.sums = {};
@@ -50,6 +57,7 @@ void run_cuda(const Gemm& a, Queue& queue) {
     Call call = fused_call(a, queue);
     if (const Matmul& matmul = matmul_for(call); matmul.found)
       return execute(call, matmul, matmul.algorithm, queue.scratch(cuda_scratch(a)), queue);
+    refused(call, queue);
   }
   // is_one_kernel may be true although the library has no kernel for the shape: such products come
   // here too.

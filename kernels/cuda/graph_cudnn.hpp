@@ -103,7 +103,7 @@ struct Argument {
   const void* data;
 };
 
-// What a plan must fulfil.
+// The conditions that a plan must fulfil.
 struct Demands {
   bool fixed_order = false;  // the same bits in every run
   bool exact_f32 = false;    // f32 operands are not rounded

@@ -19,6 +19,12 @@ void set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttribut
   check_lt(LT(cublasLtMatmulPreferenceSetAttribute)(preference, attribute, &value, sizeof value),
            "describing it", c);
 }
+template <class T>
+void set(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t attribute, T value,
+         const Call& c) {
+  check_lt(LT(cublasLtMatrixLayoutSetAttribute)(layout, attribute, &value, sizeof value),
+           "describing it", c);
+}
 
 void point_epilogue(const Matmul& matmul, const Call& call) {
   if (call.bias)
@@ -49,17 +55,20 @@ Matmul describe(const Call& call) {
   }
   point_epilogue(matmul, call);  // proposals depend on the alignment of these pointers
   auto layout = [&](cublasLtMatrixLayout_t* out, DType type, int64_t rows, int64_t columns,
-                    int64_t leading) {
+                    int64_t leading, int64_t next) {
     check_lt(LT(cublasLtMatrixLayoutCreate)(out, type_of(type), uint64_t(rows), uint64_t(columns),
                                             leading),
              "describing it", call);
+    if (call.batch == 1) return;
+    set(*out, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, int32_t(call.batch), call);
+    set(*out, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, next, call);
   };
   layout(&matmul.a, call.operands, call.trans_a ? call.k : call.m, call.trans_a ? call.m : call.k,
-         call.lda);
+         call.lda, call.next_a);
   layout(&matmul.b, call.operands, call.trans_b ? call.n : call.k, call.trans_b ? call.k : call.n,
-         call.ldb);
-  layout(&matmul.c, call.c_type, call.m, call.n, call.ldc);
-  layout(&matmul.d, call.d_type, call.m, call.n, call.ldd);
+         call.ldb, call.next_b);
+  layout(&matmul.c, call.c_type, call.m, call.n, call.ldc, call.next_d);
+  layout(&matmul.d, call.d_type, call.m, call.n, call.ldd, call.next_d);
   return matmul;
 }
 

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sizes of the scratch that ops need on GPUs. Ops and plans call these; plans are made on any
 // machine. Ops that are not listed need a few kilobytes, far less than any product.
+#include <algorithm>
+
 #include "base/narrow.hpp"
 #include "kernels/adamw_update.hpp"
 #include "kernels/batch_norm.hpp"
 #include "kernels/convolution.hpp"
 #include "kernels/cuda/adafactor_tiles.hpp"
+#include "kernels/cuda/attention_cublaslt.hpp"
 #include "kernels/cuda/attention_cudnn.hpp"
+#include "kernels/cuda/attention_padded.hpp"
 #include "kernels/cuda/convolution_cudnn.hpp"
 #include "kernels/cuda/embedding_plan.hpp"
 #include "kernels/cuda/launch_shapes.hpp"
@@ -99,27 +103,69 @@ size_t cuda_scratch(const ApplyUpdate& a) {
   return scratch_of_sums(a.update.count(), kUpdateCudaBlock, 2);
 }
 
+// The largest part of scratch that scores of f32 attention take, in bytes for each of its matrices.
+constexpr int64_t kMostScores = int64_t{128} << 20;
+
+bool is_for_products(const AttentionShape& s, DType type) {
+  return type == DType::f32 && s.batch > 0 && s.dropout == 0;
+}
+
+ProductScratch::ProductScratch(const AttentionShape& s, int matrices, int64_t padded_bytes)
+    : stride(base::round_up(s.key_length, 8)),
+      examples(std::clamp(kMostScores / (4 * s.query_length * stride), int64_t{1}, s.batch)),
+      scores(int64_t(kGemmWorkspace)),
+      matrix(base::round_up(4 * examples * s.query_length * stride, 256)),
+      copies(base::round_up(scores + matrices * matrix, 256)),
+      bytes(copies + padded_bytes) {}
+
 bool is_for_cudnn(const AttentionShape& s, DType type) {
-  return type != DType::f32 && s.batch > 0 && s.dropout == 0 && s.query_offsets.none() &&
-         s.key_offsets.none() && s.head_dim % 8 == 0 && s.head_dim <= 128;
+  return type != DType::f32 && s.batch > 0 && s.dropout == 0 && s.head_dim % 8 == 0 &&
+         s.head_dim <= 128;
 }
 
-CudnnScratch::CudnnScratch(const AttentionShape& s, int64_t workspace)
+CudnnScratch::CudnnScratch(const AttentionShape& s, int64_t workspace, int64_t padded_bytes)
     : sums(base::round_up(workspace, 256)),
-      shifts(sums + base::round_up(4 * s.batch * s.heads * s.query_length, 256)),
-      bytes(shifts + 4 * s.batch) {}
+      seen(sums + base::round_up(4 * s.batch * s.heads * s.query_length, 256)),
+      copies(seen + base::round_up(4 * s.batch * s.query_length, 256)),
+      bytes(copies + padded_bytes) {}
 
-size_t cuda_scratch(const AttentionForward& a) {
-  return is_for_cudnn(a.shape, a.q.type) ? size_t(CudnnScratch(a.shape, 0).bytes) : 0;
+namespace {
+// Bytes of copies of packed tensors: `each` of them with the rows of queries, and with those of
+// keys.
+int64_t padded_bytes_of(const AttentionShape& s, DType type, int each) {
+  auto copies = [&](const View& offsets, int64_t length) {
+    return offsets.none()
+               ? 0
+               : each * base::round_up(
+                            s.batch * length * s.heads * s.head_dim * device::size_of(type), 256);
+  };
+  return copies(s.query_offsets, s.query_length) + copies(s.key_offsets, s.key_length);
 }
+
+template <class Args>
+size_t scratch_of_attention(const Args& a, int matrices, int64_t workspace) {
+  if (is_for_cudnn(a.shape, a.q.type))
+    return size_t(CudnnScratch(a.shape, workspace, padded_bytes(a)).bytes);
+  if (is_for_products(a.shape, a.q.type))
+    return size_t(ProductScratch(a.shape, matrices, padded_bytes(a)).bytes);
+  return 0;
+}
+}  // namespace
+
+int64_t padded_bytes(const AttentionForward& a) { return padded_bytes_of(a.shape, a.q.type, 2); }
+int64_t padded_bytes(const AttentionBackward& a) {
+  const int64_t lse = a.shape.query_offsets.none() ? 0 : base::round_up(a.lse.bytes(), 256);
+  return padded_bytes_of(a.shape, a.q.type, 4) + lse;
+}
+
+size_t cuda_scratch(const AttentionForward& a) { return scratch_of_attention(a, 1, 0); }
 
 // The workspace is that of cuDNN 9's plans on H100 and H200: they store the gradients of the
 // scores, and sum them in a fixed order.
 size_t cuda_scratch(const AttentionBackward& a) {
   const AttentionShape& s = a.shape;
-  if (!is_for_cudnn(s, a.q.type)) return 0;
   const int64_t scores = base::round_up(s.query_length, 64) * base::round_up(s.key_length, 128);
-  return size_t(CudnnScratch(s, s.batch * s.heads * scores * 2).bytes);
+  return scratch_of_attention(a, 2, s.batch * s.heads * scores * 2);
 }
 
 // cuDNN may copy both images, with channels that fill its packs.

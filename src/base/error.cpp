@@ -2,7 +2,6 @@
 #include "base/error.hpp"
 
 #include <atomic>
-#include <cstring>
 
 namespace base {
 namespace {

@@ -8,7 +8,6 @@
 #include <atomic>
 #include <filesystem>
 #include <memory>
-#include <mutex>
 
 #include "base/clock.hpp"
 #include "base/error.hpp"

@@ -60,8 +60,6 @@ Manifest inspect(const std::string& path, int64_t step);
 // Convert to and from bytes, so that rank 0 can send them to the other ranks.
 std::string pack(const Manifest& manifest);
 Manifest unpack(const std::string& bytes);
-std::string pack_attributes(const State& state);  // step, numbers and texts
-void unpack_attributes(const std::string& bytes, State& state);
 
 // Lists the differences between the layout of a file and the wanted layout, one line each. Returns
 // at most `most` lines and a line with the number of further ones.

@@ -15,7 +15,6 @@
 // structure is added to the file last, after all data is written and verified.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>

@@ -139,11 +139,6 @@ Manifest inspect(const std::string& path, int64_t step) {
   return m;
 }
 
-std::string pack_attributes(const State& state) { return binary(attributes_json(state)); }
-void unpack_attributes(const std::string& bytes, State& state) {
-  from_json(Json::from_cbor(bytes), state);
-}
-
 std::string pack(const Manifest& m) {
   return binary({{"state", attributes_json(m.state)},
                  {"layout", layout_json(m.layout)},

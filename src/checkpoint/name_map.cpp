@@ -94,8 +94,8 @@ bool can_resample(const std::vector<int64_t>& file, const std::vector<int64_t>& 
          grid_side(ours[1]) > 0;
 }
 
-void refuse(const WeightFile& file, std::vector<std::string> problems, bool nothing,
-            const std::string& example) {
+void refuse(base::Exit code, const WeightFile& file, std::vector<std::string> problems,
+            bool nothing, const std::string& example) {
   size_t all = problems.size();
   if (all > kMaxLines) {
     problems.resize(kMaxLines);
@@ -105,7 +105,7 @@ void refuse(const WeightFile& file, std::vector<std::string> problems, bool noth
   for (size_t i = 0; i < std::min<size_t>(3, file.tensors().size()); ++i)
     first += fmt::format("{}{}", i ? ", " : "", file.tensors()[i].name);
   base::fail(
-      base::Exit::checkpoint,
+      code,
       "init.from: {} does not fit this model:\n  {}\n{}To leave parameters random, or tensors of "
       "the file unread, name them in init.dont_load, e.g. [\"{}\"]; init.map maps other names",
       file.path(), base::join(problems, "\n  "),
@@ -160,7 +160,8 @@ class InitPlanner {
     if (!problems_.empty()) explain_resnet(wanted);
     check_patterns(wanted.empty() ? "" : wanted[0].path);
     if (plan_.loads.empty() && problems_.empty()) problem("decoder/.*", "nothing is left to load");
-    if (!problems_.empty()) refuse(file_, std::move(problems_), plan_.loads.empty(), example_);
+    if (!problems_.empty())
+      refuse(code_, file_, std::move(problems_), plan_.loads.empty(), example_);
     std::sort(plan_.loads.begin(), plan_.loads.end(),
               [](const InitPlan::Load& a, const InitPlan::Load& b) { return a.source < b.source; });
     return std::move(plan_);
@@ -188,8 +189,10 @@ class InitPlanner {
     for (const auto& [name, i] : index_)
       if (const std::optional<std::string> ours = names_.ours(name))
         there[*ours] = tensors_[i].shape;
-    if (std::string text = resnet_difference(there, wanted); !text.empty())
+    if (std::string text = resnet_difference(there, wanted); !text.empty()) {
       problems_.insert(problems_.begin(), std::move(text));
+      code_ = base::Exit::config;  // keys of the deck are wrong
+    }
   }
 
   // Returns the name in the file behind a slash or, if only that is there, behind a dot.
@@ -286,6 +289,7 @@ class InitPlanner {
   std::vector<bool> taken_;  // by tensor of the file
   InitPlan plan_;
   std::vector<std::string> problems_;
+  base::Exit code_ = base::Exit::checkpoint;
   std::string example_;  // path of the first problem's parameter
 };
 

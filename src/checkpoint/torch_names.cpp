@@ -2,7 +2,6 @@
 #include "checkpoint/torch_names.hpp"
 
 #include <algorithm>
-#include <charconv>
 
 #include "base/error.hpp"
 #include "base/text.hpp"
@@ -62,9 +61,11 @@ struct Form {
     const int64_t three = path.ends_with(".conv3.weight") ? 3 : 2;
     convolutions = std::max(convolutions, three);
   }
+  int64_t depth() const {
+    return 2 + convolutions * (blocks[0] + blocks[1] + blocks[2] + blocks[3]);
+  }
   std::string text() const {
-    const int64_t layers = 2 + convolutions * (blocks[0] + blocks[1] + blocks[2] + blocks[3]);
-    return fmt::format("a ResNet-{} of {} blocks, {} channels after conv1", layers,
+    return fmt::format("a ResNet-{} of {} blocks, {} channels after conv1", depth(),
                        fmt::join(blocks, "+"), channels);
   }
   bool operator==(const Form&) const = default;
@@ -136,7 +137,9 @@ std::string resnet_difference(const std::map<std::string, std::vector<int64_t>>&
   for (const Wanted& w : model) ours.add(w.path, w.shape);
   if (theirs == ours || theirs.channels == 0 || ours.channels == 0) return "";
   return fmt::format(
-      "the file holds {}, this model has {}: make model.trunk the same, or take another file",
+      "{}: the file holds {}, this model has {}: make model.trunk the same, or take another file",
+      theirs.depth() == ours.depth() ? fmt::format("model.trunk.width = {}", ours.channels)
+                                     : fmt::format("model.trunk.depth = {}", ours.depth()),
       theirs.text(), ours.text());
 }
 

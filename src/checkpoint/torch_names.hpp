@@ -24,9 +24,9 @@ bool is_beside_resnet(const std::string& path);
 class TorchNames {
  public:
   // Returns the names of a file with a ResNet below one prefix, such as "", "module.encoder_q." or
-  // "trunk._feature_blocks."; nothing if there is none. Of the encoders that a method trains
-  // together, the one that is evaluated counts: encoder_q, teacher. Throws Error(Exit::checkpoint)
-  // if several are left to choose from.
+  // "trunk._feature_blocks."; nothing if there is none. A method may train several encoders
+  // together; then the one that is evaluated counts: encoder_q, teacher. Throws
+  // Error(Exit::checkpoint) if several are left to choose from.
   static std::optional<TorchNames> of(const WeightFile& file);
 
   // Returns our path of a tensor of the file; nothing for tensors of other parts.

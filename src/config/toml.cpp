@@ -5,7 +5,6 @@
 #include <toml++/toml.h>
 
 #include <algorithm>
-#include <utility>
 
 #include "config/write.hpp"
 

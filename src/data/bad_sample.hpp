@@ -4,9 +4,7 @@
 // not a bad sample (data::Unreadable): no other sample can help.
 #pragma once
 
-#include <memory>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "base/error.hpp"

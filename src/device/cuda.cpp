@@ -62,15 +62,10 @@ std::string gpu_uuid() {
   for (char byte : properties().uuid.bytes) text += fmt::format("{:02x}", uint8_t(byte));
   return text;
 }
-size_t gpu_memory_bytes() { return properties().totalGlobalMem; }
 size_t gpu_memory_used_bytes() {
   size_t free = 0, total = 0;
   check_cuda(cudaMemGetInfo(&free, &total), "asking for free memory");
   return total - free;
-}
-int gpu_multiprocessors() {
-  static const int count = properties().multiProcessorCount;
-  return count;
 }
 
 int gpu_capability(int index) {

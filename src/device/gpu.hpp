@@ -22,10 +22,8 @@ Gpus find_gpus();
 void use_gpu(int index);
 std::string gpu_name();          // name of the selected GPU, from the driver
 std::string gpu_uuid();          // unique "GPU-..." of the selected GPU
-size_t gpu_memory_bytes();       // total memory of the selected GPU
 size_t gpu_memory_used_bytes();  // used by all programs on the selected GPU
-int gpu_multiprocessors();
-int gpu_capability(int index);  // 90 means compute capability 9.0
+int gpu_capability(int index);   // 90 means compute capability 9.0
 
 // Sets a function that is called repeatedly while this thread waits for a GPU. An exception from it
 // ends the wait; without it, a failed exchange between GPUs would block forever. Empty: no function

@@ -15,9 +15,7 @@ Gpus find_gpus() { return {0, kNone}; }
 void use_gpu(int) { none(); }
 std::string gpu_name() { none(); }
 std::string gpu_uuid() { none(); }
-size_t gpu_memory_bytes() { none(); }
 size_t gpu_memory_used_bytes() { none(); }
-int gpu_multiprocessors() { none(); }
 int gpu_capability(int) { none(); }
 void while_waiting(std::function<void()>) {}
 

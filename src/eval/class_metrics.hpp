@@ -20,9 +20,9 @@ struct ClassCounts {
 ClassCounts count_classes(const float* scores, const float* targets, int64_t classes,
                           const std::vector<int64_t>& k);
 
-// The precision that counts at a step in recall: the largest one at this recall or a larger one, as
-// PASCAL VOC from 2010 on and VISSL's meter define it, or that of this recall alone, as
-// scikit-learn's average_precision_score does.
+// The precision that counts at a step in recall. PASCAL VOC from 2010 on and VISSL's meter take the
+// largest one at this recall or a larger one. scikit-learn's average_precision_score takes that of
+// this recall alone.
 enum class Precision { largest_from_here, of_each_recall };
 
 // Returns the average precision of one class over n images, or nothing if no image shows it. The

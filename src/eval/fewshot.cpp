@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "eval/labelled_features.hpp"
+#include "eval/feature_evaluator.hpp"
 #include "eval/linear_probe.hpp"
 
 namespace eval {
@@ -14,13 +14,15 @@ namespace {
 
 constexpr double kNotANumber = std::numeric_limits<double>::quiet_NaN();
 
-struct FewshotOptions : config::Table::Variant {
-  std::string train_data;
+struct FewshotOptions : FeatureOptions {
   std::vector<int64_t> shots = {1, 5, 10, 25};
   int64_t seeds = 3;
   std::vector<double> l2 = {1024};
-  std::string tap;
   void bind(config::Table& t) override;
+  std::vector<Metric> metrics() const;
+  Features fields(const models::Model& model) const {
+    return labelled_images(model, "eval kind fewshot");
+  }
 
   bool sweeps() const { return l2.size() > 1; }
   int64_t probes() const { return int64_t(shots.size()) * seeds; }
@@ -31,11 +33,9 @@ struct FewshotOptions : config::Table::Variant {
 
 void FewshotOptions::bind(config::Table& t) {
   const auto may = config::OnResume::may_change;
-  t.key("train_data", train_data,
-        "name of a [data.NAME] table: the images that probes are fitted to; `data` holds the "
-        "images that they are tested on")
-      .required()
-      .on_resume(may);
+  bind_train_data(t,
+                  "name of a [data.NAME] table: the images that probes are fitted to; `data` holds "
+                  "the images that they are tested on");
   t.key("shots", shots, "images of each class that a probe is fitted to; smaller classes give all")
       .min(1)
       .unit("images")
@@ -52,19 +52,13 @@ void FewshotOptions::bind(config::Table& t) {
       .above(0)
       .check([this] { return problem_of_list(l2); })
       .on_resume(may);
-  t.key("tap", tap,
-        "features of an image, as extract.taps names them; \"\" = the vector that a head reads")
-      .on_resume(may);
+  bind_tap(t);
 }
 
-class Fewshot : public Evaluator {
+class Fewshot : public FeatureEvaluator {
  public:
-  explicit Fewshot(const FewshotOptions& options) : options_(options) {}
-
-  void check(const data::Dataset& set) const override {
-    if (set.size() == 0)
-      base::fail(base::Exit::data, "[data.{}] holds no example for a probe", set.name());
-  }
+  explicit Fewshot(const FewshotOptions& options)
+      : FeatureEvaluator("a probe"), options_(options) {}
 
   Result run(const Context& context) override {
     const data::Dataset& train = *context.further.at("train_data");
@@ -73,7 +67,7 @@ class Fewshot : public Evaluator {
     std::vector<double> hits(size_t(options_.probes()) + 1, 0.0);
     if (!gather_features(context, train, "images for probes", 1, answer_label, 0, table) ||
         !fit(context, train, labelled_rows(table), fitted) || !test(context, fitted, hits))
-      return {.values = {}, .examples = 0, .interrupted = true};
+      return interrupted();
     return result(context.dataset.size(), fitted, hits);
   }
 
@@ -90,31 +84,16 @@ class Fewshot : public Evaluator {
     const int64_t weights = (width + 1) * classes, numbers = 1 + 2 * width + weights;
     need_feature_memory(context, train, "eval.NAME.shots, ",
                         bytes_of_fit(rows) + 2 * 8 * n * numbers);
-    std::vector<double> all(size_t(n * numbers), 0.0);
-    auto part = [&](int64_t probe) {
-      return std::span(all.begin() + probe * numbers, size_t(numbers));
-    };
-    const int64_t known = context.journal
-                              ? context.journal->begin("probes", n,
-                                                       [&](int64_t probe, std::string_view bytes) {
-                                                         copy_values(bytes, part(probe));
-                                                       })
-                              : 0;
-    for (int64_t first = known; first < n; first += context.world.size()) {
-      if (context.interrupted()) return false;
-      const int64_t probe = first + context.world.rank();
-      if (probe >= n) continue;
+    std::vector<double> all;
+    auto fit_to = [&](int64_t probe, std::span<double> numbers_of_probe) {
       const Fitted one = fit_one(rows, probe);
-      double* to = part(probe).data();
+      double* to = numbers_of_probe.data();
       *to++ = one.l2;
       for (const std::vector<double>* values :
            {&one.probe.mean, &one.probe.deviation, &one.probe.weights})
         for (double v : *values) *to++ = v + 0.0;
-      if (!context.journal) continue;
-      context.journal->add(probe, std::span<const double>(part(probe)));
-      context.journal->write();
-    }
-    share_values(context.world, all);
+    };
+    if (!fit_on_ranks(context, "probes", n, numbers, fit_to, all)) return false;
     for (int64_t probe = 0; probe < n; ++probe) {
       const auto l2 = all.begin() + probe * numbers, mean = l2 + 1, deviation = mean + width,
                  from = deviation + width;
@@ -143,35 +122,13 @@ class Fewshot : public Evaluator {
 
   // Counts by probe the test images whose class it predicts; the last count is of images without a
   // finite score.
-  bool test(const Context& context, const std::vector<Fitted>& fitted,
-            std::vector<double>& hits) const {
-    std::vector<double> scores, of_image(hits.size());
-    auto count = [&] {
-      for (size_t i = 0; i < hits.size(); ++i) hits[i] += of_image[i];
+  static bool test(const Context& context, const std::vector<Fitted>& fitted,
+                   std::vector<double>& hits) {
+    std::vector<double> scores;
+    auto predict = [&](size_t probe, const float* features) {
+      return fitted[probe].probe.predict(features, scores);
     };
-    const bool complete = embed(
-        context, context.dataset, "images",
-        [&](int64_t, std::string_view bytes) {
-          copy_values(bytes, std::span(of_image));
-          count();
-        },
-        [&](const Embedded& images) {
-          for (int64_t i = 0; i < images.count; ++i) {
-            const float* x = images.features + i * feature_count(context);
-            const int64_t label = label_of(context.dataset, images.batch, i);
-            of_image.back() = 0;
-            for (size_t p = 0; p < fitted.size(); ++p) {
-              const int64_t predicted = fitted[p].probe.predict(x, scores);
-              of_image[p] = predicted == label;
-              of_image.back() += predicted < 0;
-            }
-            count();
-            if (context.journal)
-              context.journal->add(images.first + i, std::span<const double>(of_image));
-          }
-        });
-    if (complete) share_values(context.world, hits);  // whole numbers, so the sum is exact
-    return complete;
+    return count_hits(context, predict, hits);
   }
 
   Result result(int64_t images, const std::vector<Fitted>& fitted,
@@ -196,57 +153,28 @@ class Fewshot : public Evaluator {
   FewshotOptions options_;
 };
 
-std::vector<Metric> fewshot_metrics(const FewshotOptions& options) {
+std::vector<Metric> FewshotOptions::metrics() const {
   std::vector<Metric> out;
-  for (int64_t shots : options.shots) {
-    for (int64_t seed = 0; seed < options.seeds; ++seed) {
-      const std::string name = fmt::format("{}shot_seed{}", shots, seed);
+  for (int64_t count : shots) {
+    for (int64_t seed = 0; seed < seeds; ++seed) {
+      const std::string name = fmt::format("{}shot_seed{}", count, seed);
       out.push_back({name, "1",
                      fmt::format("share of the test images whose class a probe on {} images of "
                                  "each class predicts, chosen with seed {}",
-                                 shots, seed)});
-      if (options.sweeps()) out.push_back({name + "_l2", "1", "the l2 of this probe"});
+                                 count, seed)});
+      if (sweeps()) out.push_back({name + "_l2", "1", "the l2 of this probe"});
     }
-    out.push_back({fmt::format("{}shot", shots), "1",
-                   fmt::format("mean over the seeds of {}shot_seed0, ...", shots)});
+    out.push_back({fmt::format("{}shot", count), "1",
+                   fmt::format("mean over the seeds of {}shot_seed0, ...", count)});
   }
   return out;
-}
-
-// The embed pass reads images only, and the evaluator reads labels.
-std::optional<Features> fewshot_features(const models::Model& model, const config::Table::Variant&,
-                                         const std::string&) {
-  return labelled_images(model, "eval kind fewshot");
-}
-
-const FewshotOptions& fewshot_options(const config::Table::Variant& options) {
-  return dynamic_cast<const FewshotOptions&>(options);
 }
 
 }  // namespace
 
 Registered fewshot_row() {
-  return {
-      "fewshot",
-      "accuracy of linear probes on the features of a few images of each class",
-      [](const config::Table::Variant& options) {
-        return fewshot_metrics(fewshot_options(options));
-      },
-      "turn images into features",
-      nullptr,
-      [] { return std::shared_ptr<config::Table::Variant>(std::make_shared<FewshotOptions>()); },
-      [](const config::Table::Variant& options) -> std::unique_ptr<Evaluator> {
-        return std::make_unique<Fewshot>(fewshot_options(options));
-      },
-      [](const models::Model& model,
-         const config::Table::Variant& options) -> std::unique_ptr<models::ForwardPass> {
-        return make_tap_pass(model, fewshot_options(options).tap);
-      },
-      [](const config::Table::Variant& options) {
-        return std::map<std::string, std::string>{
-            {"train_data", fewshot_options(options).train_data}};
-      },
-      fewshot_features};
+  return feature_row<Fewshot, FewshotOptions>(
+      "fewshot", "accuracy of linear probes on the features of a few images of each class");
 }
 
 }  // namespace eval

@@ -3,7 +3,6 @@
 // evaluator `captioning` and --mode caption share them.
 #pragma once
 
-#include <memory>
 #include <string>
 #include <utility>
 

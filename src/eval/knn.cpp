@@ -7,29 +7,30 @@
 #include <cmath>
 #include <limits>
 
-#include "eval/labelled_features.hpp"
+#include "eval/feature_evaluator.hpp"
 #include "eval/neighbours.hpp"
 
 namespace eval {
 namespace {
 
-struct KnnOptions : config::Table::Variant {
-  std::string train_data, tap;
+struct KnnOptions : FeatureOptions {
   std::vector<int64_t> k = {20}, top = {1, 5};
   double temperature = 0.07;
   bool normalise = true;
   void bind(config::Table& t) override;
 
+  std::vector<Metric> metrics() const;
+  Features fields(const models::Model& model) const {
+    return labelled_images(model, "eval kind knn");
+  }
   int64_t most() const { return *std::max_element(k.begin(), k.end()); }
 };
 
 void KnnOptions::bind(config::Table& t) {
   const auto may = config::OnResume::may_change;
-  t.key("train_data", train_data,
-        "name of a [data.NAME] table: the images that vote; `data` holds the images that they are "
-        "asked about")
-      .required()
-      .on_resume(may);
+  bind_train_data(t,
+                  "name of a [data.NAME] table: the images that vote; `data` holds the images that "
+                  "they are asked about");
   t.key("k", k,
         "neighbours that vote; the published default is 200, recipes of large models use 20")
       .min(1)
@@ -48,19 +49,16 @@ void KnnOptions::bind(config::Table& t) {
       .min(1)
       .check([this] { return problem_of_list(top); })
       .on_resume(may);
-  t.key("tap", tap,
-        "features of an image, as extract.taps names them; \"\" = the vector that a head reads")
-      .on_resume(may);
+  bind_tap(t);
 }
 
-class Knn : public Evaluator {
+class Knn : public FeatureEvaluator {
  public:
-  explicit Knn(const KnnOptions& options) : options_(options) {}
+  explicit Knn(const KnnOptions& options)
+      : FeatureEvaluator("a vote of neighbours"), options_(options) {}
 
   void check(const data::Dataset& set) const override {
-    if (set.size() == 0)
-      base::fail(base::Exit::data, "[data.{}] holds no example for a vote of neighbours",
-                 set.name());
+    FeatureEvaluator::check(set);
     if (set.name() == options_.train_data && set.size() < options_.most())
       base::fail(base::Exit::data,
                  "[data.{}] holds {} images, and eval.NAME.k asks for {} neighbours; name a larger "
@@ -89,8 +87,6 @@ class Knn : public Evaluator {
   }
 
  private:
-  static Result interrupted() { return {.values = {}, .examples = 0, .interrupted = true}; }
-
   bool test(const Context& context, const LabelledRows& rows, std::vector<double>& hits) const {
     const NeighbourSearch search(rows, options_.normalise);
     std::vector<double> places(options_.k.size());  // of an image's own class, by k
@@ -128,45 +124,22 @@ class Knn : public Evaluator {
   KnnOptions options_;
 };
 
-std::vector<Metric> knn_metrics(const KnnOptions& options) {
+std::vector<Metric> KnnOptions::metrics() const {
   std::vector<Metric> out;
-  for (int64_t k : options.k)
-    for (int64_t top : options.top)
-      out.push_back({fmt::format("k{}_top{}", k, top), "1",
+  for (int64_t neighbours : k)
+    for (int64_t first : top)
+      out.push_back({fmt::format("k{}_top{}", neighbours, first), "1",
                      fmt::format("share of the test images whose class is among the first {} by "
                                  "the vote of {} neighbours",
-                                 top, k)});
+                                 first, neighbours)});
   return out;
-}
-
-const KnnOptions& knn_options(const config::Table::Variant& options) {
-  return dynamic_cast<const KnnOptions&>(options);
 }
 
 }  // namespace
 
 Registered knn_row() {
-  using Variant = config::Table::Variant;
-  return {
-      "knn",
-      "accuracy of a weighted vote of the nearest training images, by their features",
-      [](const Variant& options) { return knn_metrics(knn_options(options)); },
-      "turn images into features",
-      nullptr,
-      [] { return std::shared_ptr<Variant>(std::make_shared<KnnOptions>()); },
-      [](const Variant& options) -> std::unique_ptr<Evaluator> {
-        return std::make_unique<Knn>(knn_options(options));
-      },
-      [](const models::Model& model,
-         const Variant& options) -> std::unique_ptr<models::ForwardPass> {
-        return make_tap_pass(model, knn_options(options).tap);
-      },
-      [](const Variant& options) {
-        return std::map<std::string, std::string>{{"train_data", knn_options(options).train_data}};
-      },
-      [](const models::Model& model, const Variant&, const std::string&) {
-        return std::optional(labelled_images(model, "eval kind knn"));
-      }};
+  return feature_row<Knn, KnnOptions>(
+      "knn", "accuracy of a weighted vote of the nearest training images, by their features");
 }
 
 }  // namespace eval

@@ -10,7 +10,7 @@
 namespace eval {
 namespace {
 
-constexpr int64_t kRowsOfPart = 64;  // they stay in the cache while all images meet them
+constexpr int64_t kImagesOfPart = 64;  // they stay in the cache while all images meet them
 constexpr double kLeastLength = 1e-12;
 
 bool nearer(const Neighbour& a, const Neighbour& b) {
@@ -46,10 +46,10 @@ std::vector<std::vector<Neighbour>> NeighbourSearch::find(const float* x, int64_
   std::vector<std::vector<Neighbour>> out(static_cast<size_t>(count));
   for_parts(threads, count, [&](int64_t begin, int64_t end) {
     std::vector<char> broken(size_t(end - begin), 0);
-    for (int64_t part = 0; part < n; part += kRowsOfPart)
+    for (int64_t part = 0; part < n; part += kImagesOfPart)
       for (int64_t i = begin; i < end; ++i) {
         const double scale = inverse_length(x + i * width);
-        for (int64_t r = part; r < std::min(part + kRowsOfPart, n); ++r) {
+        for (int64_t r = part; r < std::min(part + kImagesOfPart, n); ++r) {
           const double similarity =
               dot(x + i * width, rows_.x + r * width, width) * scale * inverse_lengths_[size_t(r)];
           if (std::isnan(similarity))

@@ -15,8 +15,8 @@ double product_of(const Vector& a, const Vector& b) {
   return dot(a.data(), b.data(), int64_t(a.size()));
 }
 
-// Returns an approximate solution of H s = -g, with the remaining error below `error`, by conjugate
-// gradients that are scaled with the diagonal of H.
+// Returns an approximate solution of H s = -g, by conjugate gradients that are scaled with the
+// diagonal of H. The remaining error is below `error`.
 Vector newton_step(Convex& function, const Vector& g, double error, int64_t products) {
   const size_t n = g.size();
   Vector scale(n), step(n, 0.0), residual(n), scaled(n), direction(n), product(n);
@@ -70,7 +70,7 @@ std::vector<double> minimised(Convex& function, const NewtonLimits& limits) {
     const double before = length;
     value = function.gradient(w, g);
     length = std::sqrt(product_of(g, g));
-    // Values no longer tell points apart, so the gradient decides.
+    // The values of these points differ by rounding alone, so the gradient decides.
     if (-slope < rounding && length > before / 2) break;
   }
   return w;

@@ -4,7 +4,6 @@
 // the training set are gathered by position; then each rank fits some of the classes. The result is
 // the same on any number of ranks.
 #include <algorithm>
-#include <cmath>
 
 #include "eval/class_metrics.hpp"
 #include "eval/dense.hpp"
@@ -21,17 +20,18 @@ struct ValidatedSvmOptions : SvmOptions {
                 "over 3 stratified folds of the training images; among equally good ones the first",
                 "training takes as not shown");
   }
+  std::vector<Metric> metrics() const {
+    return {{"mean_ap", "1",
+             "mean over the classes that any test image shows of the average precision of "
+             "a machine for this class against all others"}};
+  }
+  Features fields(const models::Model& model) const { return fields_for(model, "svm"); }
 };
 
-class Svm : public Evaluator {
+class Svm : public FeatureEvaluator {
  public:
-  explicit Svm(const ValidatedSvmOptions& options) : options_(options) {}
-
-  void check(const data::Dataset& set) const override {
-    if (set.size() == 0)
-      base::fail(base::Exit::data, "[data.{}] holds no example for a support vector machine",
-                 set.name());
-  }
+  explicit Svm(const ValidatedSvmOptions& options)
+      : FeatureEvaluator("a support vector machine"), options_(options) {}
 
   Result run(const Context& context) override {
     const data::Dataset& train = *context.further.at("train_data");
@@ -50,33 +50,16 @@ class Svm : public Evaluator {
   }
 
  private:
-  static Result interrupted() { return {.values = {}, .examples = 0, .interrupted = true}; }
-
   // Fits the classes, each on one rank.
   bool fit(const Context& context, const FeatureTable& table, int64_t classes,
            std::vector<double>& weights) const {
     const int64_t width = table.features + 1;
     const std::vector<double> x = svm_rows(table.x.data(), table.rows, table.features);
-    weights.assign(size_t(classes * width), 0.0);
-    auto part = [&](int64_t c) { return std::span(weights.begin() + c * width, size_t(width)); };
-    const int64_t known = context.journal
-                              ? context.journal->begin("classes", classes,
-                                                       [&](int64_t c, std::string_view bytes) {
-                                                         copy_values(bytes, part(c));
-                                                       })
-                              : 0;
-    for (int64_t first = known; first < classes; first += context.world.size()) {
-      if (context.interrupted()) return false;
-      const int64_t c = first + context.world.rank();
-      if (c >= classes) continue;
+    auto fit_to = [&](int64_t c, std::span<double> to) {
       const std::vector<double> w = fit_class(x, width, shows_class(table, c), context.threads);
-      std::copy(w.begin(), w.end(), part(c).begin());
-      if (!context.journal) continue;
-      context.journal->add(c, std::span<const double>(part(c)));
-      context.journal->write();
-    }
-    share_values(context.world, weights);
-    return true;
+      std::copy(w.begin(), w.end(), to.begin());
+    };
+    return fit_on_ranks(context, "classes", classes, width, fit_to, weights);
   }
 
   // Returns which training images show class c. Unknown ones count as if they did not.
@@ -174,38 +157,11 @@ class Svm : public Evaluator {
   ValidatedSvmOptions options_;
 };
 
-const ValidatedSvmOptions& svm_options(const config::Table::Variant& options) {
-  return dynamic_cast<const ValidatedSvmOptions&>(options);
-}
-
 }  // namespace
 
 Registered svm_row() {
-  using Variant = config::Table::Variant;
-  return {
-      "svm",
-      "mean average precision of linear support vector machines on the features",
-      [](const Variant&) -> std::vector<Metric> {
-        return {{"mean_ap", "1",
-                 "mean over the classes that any test image shows of the average precision of "
-                 "a machine for this class against all others"}};
-      },
-      "turn images into features",
-      nullptr,
-      [] { return std::shared_ptr<Variant>(std::make_shared<ValidatedSvmOptions>()); },
-      [](const Variant& options) -> std::unique_ptr<Evaluator> {
-        return std::make_unique<Svm>(svm_options(options));
-      },
-      [](const models::Model& model,
-         const Variant& options) -> std::unique_ptr<models::ForwardPass> {
-        return make_tap_pass(model, svm_options(options).tap);
-      },
-      [](const Variant& options) {
-        return std::map<std::string, std::string>{{"train_data", svm_options(options).train_data}};
-      },
-      [](const models::Model& model, const Variant& options, const std::string&) {
-        return std::optional(svm_options(options).features(model, "svm"));
-      }};
+  return feature_row<Svm, ValidatedSvmOptions>(
+      "svm", "mean average precision of linear support vector machines on the features");
 }
 
 }  // namespace eval

@@ -19,6 +19,8 @@ struct LowShotSvmOptions : SvmOptions {
   std::vector<int64_t> shots = {1, 2, 4, 8, 16, 32, 64, 96};
   int64_t seeds = 5;
   void bind(config::Table& t) override;
+  std::vector<Metric> metrics() const;
+  Features fields(const models::Model& model) const { return fields_for(model, "svm_low_shot"); }
   // Sets of machines are numbered by shots, then by cost, then by seed.
   int64_t sets() const { return int64_t(shots.size() * costs.size()) * seeds; }
 };
@@ -52,15 +54,10 @@ Spread spread_of(std::span<const double> values) {
   return s;
 }
 
-class LowShotSvm : public Evaluator {
+class LowShotSvm : public FeatureEvaluator {
  public:
-  explicit LowShotSvm(const LowShotSvmOptions& options) : options_(options) {}
-
-  void check(const data::Dataset& set) const override {
-    if (set.size() == 0)
-      base::fail(base::Exit::data, "[data.{}] holds no example for a support vector machine",
-                 set.name());
-  }
+  explicit LowShotSvm(const LowShotSvmOptions& options)
+      : FeatureEvaluator("a support vector machine"), options_(options) {}
 
   Result run(const Context& context) override {
     const data::Dataset &train = *context.further.at("train_data"), &test = context.dataset;
@@ -72,7 +69,7 @@ class LowShotSvm : public Evaluator {
         !options_.gather(context, test, "images that test machines", 8 * test.size() * width,
                          tables.test) ||
         !measure(context, tables, precisions))
-      return {.values = {}, .examples = 0, .interrupted = true};
+      return interrupted();
     Result result{{}, test.size(), "images"};
     for (size_t k = 0; k < options_.shots.size(); ++k) add(precisions, k, result);
     return result;
@@ -86,33 +83,19 @@ class LowShotSvm : public Evaluator {
 
   // Fits and tests the sets of machines, each on one rank.
   bool measure(const Context& context, const Tables& tables, std::vector<double>& out) const {
-    const int64_t n = options_.sets(), features = tables.train.features;
-    out.assign(size_t(n), 0.0);
+    const int64_t features = tables.train.features;
     const std::vector<double> train = svm_rows(tables.train.x.data(), tables.train.rows, features),
                               test = svm_rows(tables.test.x.data(), tables.test.rows, features);
     std::vector<Choice> choices;
     for (int64_t seed = 0; seed < options_.seeds; ++seed)
       choices.push_back(choice(tables.train, uint64_t(seed)));
-    const int64_t known = context.journal ? context.journal->begin(
-                                                "machines", n,
-                                                [&](int64_t i, std::string_view bytes) {
-                                                  copy_values(bytes, std::span(&out[size_t(i)], 1));
-                                                })
-                                          : 0;
-    for (int64_t first = known; first < n; first += context.world.size()) {
-      if (context.interrupted()) return false;
-      const int64_t i = first + context.world.rank();
-      if (i >= n) continue;
+    auto measure_one = [&](int64_t i, std::span<double> to) {
       const auto of_shots = int64_t(options_.costs.size()) * options_.seeds;
-      out[size_t(i)] = mean_precision(tables, train, test, choices[size_t(i % options_.seeds)],
-                                      options_.shots[size_t(i / of_shots)],
-                                      options_.costs[size_t(i % of_shots / options_.seeds)]);
-      if (!context.journal) continue;
-      context.journal->add(i, std::span<const double>(&out[size_t(i)], 1));
-      context.journal->write();
-    }
-    share_values(context.world, out);
-    return true;
+      to[0] = mean_precision(tables, train, test, choices[size_t(i % options_.seeds)],
+                             options_.shots[size_t(i / of_shots)],
+                             options_.costs[size_t(i % of_shots / options_.seeds)]);
+    };
+    return fit_on_ranks(context, "machines", options_.sets(), 1, measure_one, out);
   }
 
   Choice choice(const FeatureTable& train, uint64_t seed) const {
@@ -179,9 +162,9 @@ class LowShotSvm : public Evaluator {
   LowShotSvmOptions options_;
 };
 
-std::vector<Metric> low_shot_svm_metrics(const LowShotSvmOptions& options) {
+std::vector<Metric> LowShotSvmOptions::metrics() const {
   std::vector<Metric> out;
-  for (int64_t k : options.shots) {
+  for (int64_t k : shots) {
     const std::string name = fmt::format("{}shot_mean_ap", k);
     for (const auto& [suffix, what] :
          {std::pair{"", "mean"}, {"_min", "smallest"}, {"_max", "largest"}, {"_std", "deviation"}})
@@ -189,42 +172,19 @@ std::vector<Metric> low_shot_svm_metrics(const LowShotSvmOptions& options) {
                      fmt::format("{} over the choices of images of the mean average precision with "
                                  "{} images of each class",
                                  what, k)});
-    if (options.costs.size() > 1)
+    if (costs.size() > 1)
       out.push_back({fmt::format("{}shot_cost", k), "1", "the cost of these machines"});
   }
   return out;
 }
 
-const LowShotSvmOptions& low_shot_svm_options(const config::Table::Variant& options) {
-  return dynamic_cast<const LowShotSvmOptions&>(options);
-}
-
 }  // namespace
 
 Registered svm_low_shot_row() {
-  using Variant = config::Table::Variant;
-  return {
+  return feature_row<LowShotSvm, LowShotSvmOptions>(
       "svm_low_shot",
       "mean average precision of linear support vector machines that are fitted to a few images of "
-      "each class",
-      [](const Variant& options) { return low_shot_svm_metrics(low_shot_svm_options(options)); },
-      "turn images into features",
-      nullptr,
-      [] { return std::shared_ptr<Variant>(std::make_shared<LowShotSvmOptions>()); },
-      [](const Variant& options) -> std::unique_ptr<Evaluator> {
-        return std::make_unique<LowShotSvm>(low_shot_svm_options(options));
-      },
-      [](const models::Model& model,
-         const Variant& options) -> std::unique_ptr<models::ForwardPass> {
-        return make_tap_pass(model, low_shot_svm_options(options).tap);
-      },
-      [](const Variant& options) {
-        return std::map<std::string, std::string>{
-            {"train_data", low_shot_svm_options(options).train_data}};
-      },
-      [](const models::Model& model, const Variant& options, const std::string&) {
-        return std::optional(low_shot_svm_options(options).features(model, "svm_low_shot"));
-      }};
+      "each class");
 }
 
 }  // namespace eval

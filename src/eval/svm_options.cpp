@@ -6,11 +6,9 @@ namespace eval {
 void SvmOptions::bind_shared(config::Table& t, const std::string& costs_doc,
                              const std::string& unknown_doc) {
   const auto may = config::OnResume::may_change;
-  t.key("train_data", train_data,
-        "name of a [data.NAME] table: the images that the machines are fitted to; `data` holds the "
-        "images that they are tested on")
-      .required()
-      .on_resume(may);
+  bind_train_data(t,
+                  "name of a [data.NAME] table: the images that the machines are fitted to; `data` "
+                  "holds the images that they are tested on");
   t.key("costs", costs, costs_doc)
       .above(0)
       .check([this] { return problem_of_list(costs); })
@@ -24,13 +22,11 @@ void SvmOptions::bind_shared(config::Table& t, const std::string& costs_doc,
       .min(0)
       .max(kMaxClasses)
       .on_resume(may);
-  t.key("tap", tap,
-        "features of an image, as extract.taps names them; \"\" = the vector that a head reads")
-      .on_resume(may);
+  bind_tap(t);
   if (!targets.empty() && num_classes == 0)
     t.error("num_classes", "targets needs it: the number of values in that field");
   if (targets.empty() && num_classes > 0)
-    t.error("num_classes", "without targets the labels tell the classes; leave it out");
+    t.error("num_classes", "without targets the labels give the classes; leave it out");
 }
 
 void SvmOptions::answer(const data::Dataset& set, const models::HostBatch& batch, int64_t i,
@@ -58,14 +54,14 @@ float SvmOptions::shows(const FeatureTable& table, int64_t i, int64_t c) const {
   return table.answer[size_t(i * table.answers + c)];
 }
 
-Features SvmOptions::features(const models::Model& model, const std::string& kind) const {
-  Features features = labelled_images(model, "eval kind " + kind);
-  if (targets.empty()) return features;
-  features.erase("label");
-  features[targets] = {.type = device::DType::f32,
-                       .shape = {num_classes},
-                       .key = fmt::format("eval kind {}: num_classes", kind)};
-  return features;
+Features SvmOptions::fields_for(const models::Model& model, const std::string& kind) const {
+  Features fields = labelled_images(model, "eval kind " + kind);
+  if (targets.empty()) return fields;
+  fields.erase("label");
+  fields[targets] = {.type = device::DType::f32,
+                     .shape = {num_classes},
+                     .key = fmt::format("eval kind {}: num_classes", kind)};
+  return fields;
 }
 
 }  // namespace eval

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the evaluators with linear support vector machines share: their keys, and what they know
-// about images.
+// The common parts of evaluators with linear support vector machines: their keys, and the classes
+// that images show.
 #pragma once
 
-#include "eval/labelled_features.hpp"
+#include "eval/feature_evaluator.hpp"
 
 namespace eval {
 
-struct SvmOptions : config::Table::Variant {
-  std::string train_data, tap, targets;
+struct SvmOptions : FeatureOptions {
+  std::string targets;
   std::vector<double> costs = {0.1, 0.01};
   int64_t num_classes = 0;
   // Binds these keys. The docs say how a cost is chosen and what training makes of unknown classes.
@@ -28,7 +28,7 @@ struct SvmOptions : config::Table::Variant {
   // negative = not known.
   float shows(const FeatureTable& table, int64_t i, int64_t c) const;
   // Returns the fields of the images. `kind` names the evaluator in errors.
-  Features features(const models::Model& model, const std::string& kind) const;
+  Features fields_for(const models::Model& model, const std::string& kind) const;
 };
 
 }  // namespace eval

@@ -8,9 +8,7 @@
 
 #include <algorithm>
 #include <csignal>
-#include <cstring>
 #include <exception>
-#include <initializer_list>
 #include <new>
 
 #include "base/error.hpp"

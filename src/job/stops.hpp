@@ -4,7 +4,6 @@
 // every decision, so a request at one rank suffices and all ranks act together.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>

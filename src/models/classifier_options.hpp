@@ -2,9 +2,6 @@
 // Keys of [model] kind = "classifier".
 #pragma once
 
-#include <memory>
-#include <utility>
-
 #include "models/class_objective.hpp"
 #include "models/mixing.hpp"
 #include "models/trunk.hpp"

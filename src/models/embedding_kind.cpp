@@ -3,8 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 namespace models {
 
 void check_views(config::Table& t, const char* name, const std::vector<int64_t>& views,

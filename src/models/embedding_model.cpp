@@ -31,7 +31,11 @@ std::vector<std::string> EmbeddingModel::patch_tables() const {
 
 FeatureSpec EmbeddingModel::single_image() const {
   const int64_t size = options_.views.image_size[0];
-  return {.type = DType::f32, .shape = {size, size, 3}, .key = "model.image_size", .pixels = true};
+  return {.type = DType::f32,
+          .shape = {size, size, 3},
+          .key = "model.image_size",
+          .pixels = true,
+          .made_by = fmt::format("resize({})", size)};
 }
 
 std::map<std::string, FeatureSpec> EmbeddingModel::features() const {
@@ -41,7 +45,8 @@ std::map<std::string, FeatureSpec> EmbeddingModel::features() const {
     all[ViewOptions::field(g)] = {.type = DType::f32,
                                   .shape = {options_.views.groups[g], size, size, 3},
                                   .key = "model.views",
-                                  .pixels = true};
+                                  .pixels = true,
+                                  .made_by = options_.views.ops()};
   }
   if (parts_.loss->uses_index())
     all["index"] = {.type = DType::i32,

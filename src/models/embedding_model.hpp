@@ -21,8 +21,8 @@ struct TeacherPlan {
   bool starts_from_first_pass = false;
   // Its batch norms use statistics of the batch in the steps before this one, then running ones.
   int64_t running_from_step = INT64_MAX;
-  // True: the examples of a pass of all ranks are in a random order when it sees them, so that
-  // groups of batch norms hold other examples than the network's.
+  // True: it sees the examples of a pass of all ranks in a random order. Its groups of batch norms
+  // then hold other examples than the network's.
   bool shuffles = false;
 };
 

@@ -32,6 +32,13 @@ int64_t ViewOptions::count() const {
   return std::accumulate(groups.begin(), groups.end(), int64_t(0));
 }
 
+std::string ViewOptions::ops() const {
+  if (groups.size() == 1)
+    return fmt::format("copies({}) | random_resized_crop({})", groups[0], image_size[0]);
+  return fmt::format("multi_crop([{}], [{}])", fmt::join(groups, ", "),
+                     fmt::join(image_size, ", "));
+}
+
 std::string ViewOptions::field(size_t group) {
   return group == 0 ? "image" : fmt::format("image{}", group);
 }

@@ -20,6 +20,8 @@ struct ViewOptions {
   void bind(config::Table& t);
 
   int64_t count() const;  // views of an example
+  // Returns the ops of preprocessing that make such views.
+  std::string ops() const;
   // Returns the name of a group's field, the same in the data and among inputs: "image", "image1".
   static std::string field(size_t group);
   int64_t pixels(size_t group) const { return image_size[group] * image_size[group] * 3; }

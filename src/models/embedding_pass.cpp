@@ -31,7 +31,9 @@ View as_words(const View& v, int64_t bytes) {
 class EmbeddingPass : public CoupledPass {
  public:
   explicit EmbeddingPass(const EmbeddingModel& model)
-      : model_(model), student_(model.network().make_pass()) {
+      : model_(model),
+        separable_(dynamic_cast<const SeparableLoss*>(&model.loss())),
+        student_(model.network().make_pass()) {
     if (model.teacher_plan()) teacher_ = model.network().make_pass();
   }
   std::string name() const override { return "train"; }
@@ -39,6 +41,8 @@ class EmbeddingPass : public CoupledPass {
   void prepare(const HostBatch& batch, base::Stream stream, const Inputs& into) const override {
     model_.prepare(batch, stream, into);
   }
+
+  bool two_phases() const override { return !separable_; }
 
   void begin_step(nn::Context& ctx, int64_t global_batch) override {
     model_.loss().check_batch(global_batch);
@@ -68,6 +72,9 @@ class EmbeddingPass : public CoupledPass {
     if (ctx.passes == 1) {
       run_forward(ctx, inputs, part);
       form_loss(ctx);
+    } else if (separable_) {
+      run_forward(ctx, inputs, part);
+      separable_->form(ctx, step_, m);
     } else {
       model_.network().forward(ctx, model_.groups(&inputs), part.outputs, student_);
     }
@@ -79,7 +86,13 @@ class EmbeddingPass : public CoupledPass {
                                  .slices = ctx.slices});
   }
 
-  void end_step(nn::Context& ctx) override { ctx.arena.pop_low(start_); }
+  void end_step(nn::Context& ctx) override {
+    if (separable_ && ctx.passes > 1) {
+      separable_->finish(ctx, step_);
+      model_.tell(ctx, step_);
+    }
+    ctx.arena.pop_low(start_);
+  }
 
  private:
   // Makes room for the embeddings of a pass.
@@ -87,7 +100,7 @@ class EmbeddingPass : public CoupledPass {
     StepEmbeddings::Part& part = step_.parts.emplace_back();
     const int64_t n = ctx.batch;
     part.first = ctx.first_example % step_.examples +
-                 int64_t(step_.parts.size() - 1) * n * ctx.group->replica_ranks();
+                 int64_t(step_.parts.size() - 1) * n * ctx.group->ranks_of_replica();
     for (const int64_t width : step_.widths) {
       part.outputs.push_back(ctx.arena.save(n * step_.views * width));
       part.gradients.push_back(ctx.arena.save(n * step_.views * width));
@@ -113,7 +126,7 @@ class EmbeddingPass : public CoupledPass {
     if (teacher_first) run_teacher(ctx, inputs, part);
     model_.network().forward(ctx, model_.groups(&inputs), part.outputs, student_);
     if (plan && !teacher_first) {
-      if (ctx.step == 1 && ctx.pass == 0) copy_states(ctx);
+      if (ctx.step == 1 && ctx.last) copy_states(ctx);
       run_teacher(ctx, inputs, part);
     }
   }
@@ -165,6 +178,7 @@ class EmbeddingPass : public CoupledPass {
   }
 
   const EmbeddingModel& model_;
+  const SeparableLoss* separable_;  // the loss, if it is separable
   EmbeddingNetwork::Pass student_, teacher_;
   device::Arena::Mark start_{};
   StepEmbeddings step_;

@@ -65,7 +65,8 @@ void SwavHeadOptions::bind(config::Table& t) {
            "activation between the products")
       .on_resume(never);
   t.key("bias", bias, "products have a bias").on_resume(never);
-  t.key("bare_last", bare_last, "no batch norm follows the last product").on_resume(never);
+  t.key("bare_last", bare_last, "neither batch norm nor activation follows the last product")
+      .on_resume(never);
   t.key("normalize", normalize, "rows are divided by their length before the prototypes")
       .on_resume(never);
 }

@@ -43,7 +43,7 @@ HeadLayers::HeadLayers(const HeadChain& chain, ParameterList& list) {
         layer.norm.group_examples = chain.norm.group_examples;
         layer.norm.group_key = "batch_norm.group_examples of the head";
       }
-      if (!last || chain.activate_last) layer.activation = chain.activation;
+      layer.activation = chain.activation;
       if (layer.activation) next();
       layer.dropout = chain.dropout;
       if (chain.dropout > 0) next();

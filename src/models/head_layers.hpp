@@ -28,9 +28,8 @@ struct HeadChain {
   HeadNormOptions norm;
   std::optional<kernels::Activation> activation;
   bool bias = true;
-  bool bare_last = true;      // nothing follows the last product
-  bool activate_last = true;  // if not bare, its activation follows too
-  bool numbered = true;       // false: the only layer is named `path` alone
+  bool bare_last = true;  // nothing follows the last product
+  bool numbered = true;   // false: the only layer is named `path` alone
   float dropout = 0;
   double multiplier = 1;          // of all weights and biases of products at the start
   bool truncated_normal = false;  // weights N(0, 0.02^2) and biases 0, instead of uniform ones

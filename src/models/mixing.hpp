@@ -14,7 +14,7 @@
 
 namespace models {
 
-// Which examples have equal draws: none, an example and its partner, or a whole group.
+// The examples that have equal draws: none, an example and its partner, or a whole group.
 enum class MixDraw { elem, pair, batch };
 
 inline constexpr std::pair<const char*, kernels::MixPartner> kMixPartnerNames[] = {
@@ -35,7 +35,7 @@ struct MixupOptions {
   bool on() const { return p > 0 || cutmix_p > 0; }
 };
 
-// What happens to one example.
+// The changes to one example.
 struct Mix {
   float share = 1;               // the image's part in its label
   float blend = 1;               // the image's part in each pixel outside the box

@@ -59,6 +59,7 @@ struct FeatureSpec {
   std::string limit_key{};      // key of the deck that sets this limit
   std::optional<double> pad{};  // the value of unused elements
   bool pixels = false;          // may come as bytes, see take_bytes
+  std::string made_by{};        // ops that make such a field, for messages
 };
 
 // The trainer's argument of `prepare`: arrays of the data pipeline, by feature name.
@@ -126,6 +127,9 @@ class TrainPass : public Pass {
 // them, form_loss, then run for each. ctx.pass and ctx.passes tell them apart.
 class CoupledPass : public TrainPass {
  public:
+  // False if the loss reads states alone beside a pass's own examples. Then a step of several
+  // passes has one phase, too.
+  virtual bool two_phases() const = 0;
   // Makes room in ctx.arena, until end_step, for what all passes of a step keep.
   virtual void begin_step(nn::Context& ctx, int64_t global_batch) = 0;
   // Runs forward and keeps the embeddings. Layers write the next values of their states.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// NPID (ssl.md 3.7): an image is told from random others by a memory bank with one row per image of
-// the data set.
+// NPID (ssl.md 3.7): a loss distinguishes an image from random others by a memory bank with one row
+// per image of the data set.
 #include "models/embedding_kind.hpp"
 
 namespace models {

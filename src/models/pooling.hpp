@@ -45,7 +45,7 @@ class Pooling {
 
   // Copies the host's tables to where ops read them, until the arena is popped.
   void place(nn::Context& ctx, Pass& pass) const;
-  // The same for tok, where images have different numbers of tokens: the row of each class token.
+  // Places the rows of the class tokens, for tok, if images have different numbers of tokens.
   void place(View class_tokens, Pass& pass) const {
     CHECK(config_.pool == Pool::tok);
     pass.index = class_tokens;

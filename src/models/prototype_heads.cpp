@@ -15,7 +15,7 @@ struct PrototypeState : Head::Pass {
   View x, unit, inverse;  // result of the chain; divided by its length; 1 / length
 };
 
-// What both heads have in common: a chain of products, and rows of unit length.
+// The part that both heads share: a chain of products, and rows of unit length.
 class UnitRows {
  public:
   UnitRows(const HeadChain& chain, bool normalize, ParameterList& list)
@@ -132,8 +132,7 @@ class SwavHead : public Head {
                 .norm = options.batch_norm,
                 .activation = options.activation,
                 .bias = options.bias,
-                .bare_last = options.bare_last,
-                .activate_last = false};
+                .bare_last = options.bare_last};
     c.widths.insert(c.widths.end(), options.layers.begin(), options.layers.end());
     return c;
   }

@@ -50,7 +50,7 @@ class ResnetTrunk : public Trunk {
     int stage = 0;                 // 0 to 3
     bool ends_stage = false;
   };
-  // What a unit leaves for backward, for images of one size.
+  // The tensors that a unit keeps for its backward pass, for images of one size.
   struct UnitKept {
     View c;  // the convolution's output
     nn::ImageSize size;
@@ -61,7 +61,7 @@ class ResnetTrunk : public Trunk {
     View x, y;
     std::array<UnitKept, 3> units;
     UnitKept shortcut;
-    // What y is computed from again, if it is not kept.
+    // The values that y is computed from again if it is not kept.
     kernels::BatchNormValues sum_values, shortcut_values;
   };
   struct StemKept {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The backward pass of a ResNet. All sizes of images go through a layer together, op by op, because
-// the gradients of weights are sums over slices, and within a slice over all sizes.
-#include <algorithm>
+// The backward pass of a ResNet. All sizes of images go through a layer together, op by op: the
+// gradients of weights are sums over slices, and within a slice over all sizes.
 
 #include "kernels/average_pool.hpp"
 #include "kernels/max_pool.hpp"

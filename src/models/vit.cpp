@@ -75,9 +75,9 @@ void Vit::place(nn::Context& ctx, Pass& pass) const {
       token_sources.push_back(int32_t(b * patches + p));
     }
   }
-  pass.token_sources = ctx.table(true, token_sources);
-  pass.patch_tokens = ctx.table(true, patch_tokens);
-  pass.class_tokens = ctx.table(true, class_tokens);
+  pass.token_rows.sources = ctx.table(true, token_sources);
+  pass.token_rows.patches = ctx.table(true, patch_tokens);
+  pass.token_rows.classes = ctx.table(true, class_tokens);
 }
 
 // Writes the tokens of the image to x [batch * tokens, width].
@@ -108,7 +108,7 @@ void Vit::embed(nn::Context& ctx, View image, View x, Pass& pass) const {
     ctx.run(kernels::Copy{.y = all.slice(rows * width, width), .x = ctx.weight(class_token_)});
     ctx.run(kernels::GatherRows{.y = x,
                                 .x = all,
-                                .index = pass.token_sources,
+                                .index = pass.token_rows.sources,
                                 .rows = ctx.batch * config_.tokens(),
                                 .width = width,
                                 .source_rows = rows + 1});
@@ -243,9 +243,10 @@ void Vit::backward_stem(nn::Context& ctx, View d, Pass& pass) const {
     });
   };
   if (class_token_ >= 0) {
-    d_patches = gather(ctx.arena.temporary(ctx.batch * columns), pass.patch_tokens);
+    d_patches = gather(ctx.arena.temporary(ctx.batch * columns), pass.token_rows.patches);
     sum_over_examples(class_token_,
-                      gather(ctx.arena.temporary(ctx.batch * width), pass.class_tokens), width);
+                      gather(ctx.arena.temporary(ctx.batch * width), pass.token_rows.classes),
+                      width);
   }
   sum_over_examples(positions_, d_patches, columns);
   stem_.backward(ctx, d_patches, pass.patches, ctx.batch * config_.patches(), {});

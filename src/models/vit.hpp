@@ -15,8 +15,8 @@ namespace models {
 // [height * width, columns].
 std::vector<float> sincos2d(int64_t height, int64_t width, int64_t columns);
 
-// Returns the matrix [to_height * to_width, from_height * from_width] that resamples values on a
-// grid by cubic convolution (a = -0.75, as in torch), without a filter.
+// Returns a matrix that resamples values on a grid by cubic convolution (a = -0.75, as in torch),
+// without a filter: [to_height * to_width, from_height * from_width].
 std::vector<float> cubic_resampling(int64_t from_height, int64_t from_width, int64_t to_height,
                                     int64_t to_width);
 
@@ -59,7 +59,7 @@ class Vit {
   };
   using Stack = BlockStack<Layer>;
 
-  // What a pass has of the images of one size among several.
+  // The images of one size among several, in a pass.
   struct Size {
     VitViews views;
     int64_t grid_height = 0, grid_width = 0;
@@ -70,6 +70,13 @@ class Vit {
     View patches{};    // rows of pixels: the stem's input
     int64_t count() const { return grid_height * grid_width; }
   };
+  // i32 tables that move rows between the embedded patches and the tokens. In the embedded patches
+  // the class token is the last row.
+  struct TokenRows {
+    View sources;  // by token: its row in the embedded patches
+    View patches;  // by patch: its row in the tokens
+    View classes;  // by example: the row of its class token in the tokens
+  };
   // The state of one pass, from place() to the end of its backward pass.
   struct Pass {
     // Several sizes of images (place_views): tokens are packed, example by example, in the order of
@@ -78,13 +85,9 @@ class Vit {
     View offsets;                   // i32 [images + 1]: where the tokens of each image begin
     int64_t rows = 0, longest = 0;  // tokens of all images, and the most of an image
     View positions;                 // the fixed table, if any
-    // i32 tables for a class token. In the embedded patches it is the last row.
-    //   token_sources   by token: its row in the embedded patches
-    //   patch_tokens    by patch: its row in the tokens
-    //   class_tokens    by example: the row of its class token in the tokens
-    View token_sources, patch_tokens, class_tokens;
-    View patches;  // rows of pixels: the stem's input
-    View tokens;   // the last block's output
+    TokenRows token_rows;           // of a class token, and of several sizes
+    View patches;                   // rows of pixels: the stem's input
+    View tokens;                    // the last block's output
     device::Arena::Mark start{}, norm_mark{};
     nn::LayerNorm::Saved norm;
     Stack::Pass blocks;
@@ -95,8 +98,8 @@ class Vit {
 
   // Copies the host's tables to where ops read them, until the arena is popped.
   void place(nn::Context& ctx, Pass& pass) const;
-  // The same for images of several sizes, which must be multiples of the patch. The context's batch
-  // is the number of images: views of all sizes of all examples.
+  // Places images of several sizes, which must be multiples of the patch. The context's batch is
+  // the number of images: views of all sizes of all examples.
   void place_views(nn::Context& ctx, const std::vector<VitViews>& views, Pass& pass) const;
   // image: [batch, height, width, 3], f32, or u8 after take_bytes. After place_views it is none,
   // and views in pass.sizes have the images.

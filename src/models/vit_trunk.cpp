@@ -97,7 +97,7 @@ void VitTrunk::place(nn::Context& ctx, std::span<const ImageGroup> groups, Pass&
   for (const ImageGroup& g : groups)
     views.push_back({.per_example = g.per_example, .height = g.height, .width = g.width});
   encoder_.place_views(images, views, p.encoder);
-  pooling_.place(p.encoder.class_tokens, p.pooling);
+  pooling_.place(p.encoder.token_rows.classes, p.pooling);
 }
 
 // Passes a tap's values to the reader, if it wants them: a mean over tokens if `tap` is one.

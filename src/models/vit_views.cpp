@@ -86,8 +86,8 @@ void Vit::place_views(nn::Context& ctx, const std::vector<VitViews>& views, Pass
       }
   pass.rows = row;
   pass.offsets = ctx.table(true, offsets);
-  pass.token_sources = ctx.table(true, sources);
-  if (config_.class_token) pass.class_tokens = ctx.table(true, classes);
+  pass.token_rows.sources = ctx.table(true, sources);
+  if (config_.class_token) pass.token_rows.classes = ctx.table(true, classes);
   for (size_t g = 0; g < views.size(); ++g) {
     Size& size = pass.sizes[g];
     size.rows = ctx.table(true, rows[g]);
@@ -150,7 +150,7 @@ void Vit::embed_views(nn::Context& ctx, View x, Pass& pass) const {
     ctx.run(kernels::Copy{.y = all.slice(at * width, width), .x = ctx.weight(class_token_)});
   ctx.run(kernels::GatherRows{.y = x,
                               .x = all,
-                              .index = pass.token_sources,
+                              .index = pass.token_rows.sources,
                               .rows = pass.rows,
                               .width = width,
                               .source_rows = all.count / width});
@@ -175,7 +175,7 @@ void Vit::backward_views(nn::Context& ctx, View d, const Pass& pass) const {
     return x.slice(x.count / ctx.slices * j, x.count / ctx.slices);
   };
   if (class_token_ >= 0) {
-    const View of_classes = gather(pass.class_tokens);
+    const View of_classes = gather(pass.token_rows.classes);
     nn::sum_over_slices(ctx, {class_token_}, [&](int64_t j, const auto& t) {
       ctx.run(kernels::ColumnSum{.out = t[0].view,
                                  .x = slice(j, of_classes),

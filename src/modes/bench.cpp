@@ -141,6 +141,16 @@ void add_transfers(nlohmann::ordered_json& summary, const device::Transfers& t) 
   summary["peak_memory_gib"] = short_of(double(device::gpu_memory_used_bytes()) / 0x1p30);
 }
 
+void add_paths(nlohmann::ordered_json& summary, const kernels::PathCounts& paths) {
+  std::string text;
+  for (size_t i = 0; i < paths.size(); ++i) {
+    const char* name = kernels::name_of(kernels::Path(i));
+    text += fmt::format("{}{} {}", i ? ", " : "", name, paths[i]);
+    summary[name] = paths[i];
+  }
+  log::line("paths    per step: {}", text);
+}
+
 void bench(Job& job) {
   job.connect();
   job.stage_data();
@@ -173,10 +183,12 @@ void bench(Job& job) {
   print_memory(engine);
   if (engine.graphs()) print_graphs(engine.queue(), n);
   nlohmann::ordered_json summary = summary_of(job, times, pace);
-  if (on_gpu)
+  if (on_gpu) {
     add_transfers(summary, times.transfers);
-  else
+    add_paths(summary, times.paths);
+  } else {
     add_ops(summary, ops, times);
+  }
   log::line("{}", summary.dump());
 }
 

@@ -82,6 +82,7 @@ StepTimes time_steps(Job& job) {
     double s = world.max(watch.restart());
     times.loss = report.loss();
     times.transfers = report.transfers;
+    times.paths = report.paths;
     if (step <= warmup) continue;
     times.data_s += report.data_s;
     times.comm_s += report.comm_s;

@@ -18,6 +18,7 @@ struct StepTimes {
   double data_s = 0, comm_s = 0;  // sums over all steps
   double loss = 0;
   device::Transfers transfers;  // transfers of one step
+  kernels::PathCounts paths{};  // of one step, the ways of its ops on a GPU
   double mean() const;
   double median() const;
 };

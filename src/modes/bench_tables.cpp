@@ -2,7 +2,6 @@
 #include "modes/bench_tables.hpp"
 
 #include <algorithm>
-#include <utility>
 
 #include "base/log.hpp"
 #include "host/machine_limits.hpp"

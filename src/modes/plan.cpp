@@ -6,8 +6,10 @@
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "checkpoint/checkpoint.hpp"
+#include "kernels/dispatch.hpp"
 #include "modes/mode.hpp"
 #include "modes/parameter_rows.hpp"
+#include "modes/plan_bounds.hpp"
 #include "train/job.hpp"
 #include "train/run_state.hpp"
 #include "train/unused.hpp"
@@ -19,8 +21,10 @@ namespace {
 
 std::string gib(int64_t bytes) { return fmt::format("{:.3f} GiB", double(bytes) / 0x1p30); }
 
-// Counts of a step: flops, then calls and bytes of the four kinds of traffic.
-using Counts = std::array<int64_t, 9>;
+// Counts of a step: flops, then calls and bytes of the four kinds of traffic, then calls, flops and
+// bytes of each op.
+constexpr size_t kOps = size_t(kernels::Op::count);
+using Counts = std::array<int64_t, 9 + 3 * kOps>;
 
 Counts counts_of(step::Engine& engine, comm::Mesh& mesh, int64_t passes) {
   engine.queue().reset_costs();
@@ -34,6 +38,10 @@ Counts counts_of(step::Engine& engine, comm::Mesh& mesh, int64_t passes) {
                                  &mesh.fsdp->reduced(), &mesh.replica->reduced()}) {
     out[at++] = t->calls;
     out[at++] = t->bytes;
+  }
+  for (size_t op = 0; op < kOps; ++op) {
+    const device::OpCost& cost = engine.queue().costs()[op];
+    for (int64_t count : {cost.calls, cost.flops, cost.bytes}) out[at++] = count;
   }
   return out;
 }
@@ -50,11 +58,13 @@ void count_step(step::Engine& engine, comm::Mesh& mesh, Plan& plan) {
   }
   plan.step_flops = all[0];
   size_t at = 1;
-  for (comm::Traffic* t :
-       {&plan.fsdp_gather, &plan.fsdp_scatter, &plan.fsdp_reduce, &plan.replica_reduce}) {
+  for (comm::Traffic* t : {&plan.traffic.fsdp_gather, &plan.traffic.fsdp_scatter,
+                           &plan.traffic.fsdp_reduce, &plan.traffic.replica_reduce}) {
     t->calls = all[at++];
     t->bytes = all[at++];
   }
+  for (size_t op = 0; op < kOps; ++op, at += 3)
+    plan.ops.push_back({.calls = all[at], .flops = all[at + 1], .bytes = all[at + 2]});
 }
 
 // Opens the training data if the files are there. Their size defines the length of an epoch.
@@ -119,10 +129,10 @@ void print_memory_and_traffic(const Plan& plan) {
       log::line("           {:<24}{:>6} calls {:>18} bytes", name, t.calls,
                 base::with_commas(t.bytes));
   };
-  traffic("fsdp all-gather", plan.fsdp_gather);
-  traffic("fsdp reduce-scatter", plan.fsdp_scatter);
-  traffic("fsdp all-reduce", plan.fsdp_reduce);
-  traffic("replica all-reduce", plan.replica_reduce);
+  traffic("fsdp all-gather", plan.traffic.fsdp_gather);
+  traffic("fsdp reduce-scatter", plan.traffic.fsdp_scatter);
+  traffic("fsdp all-reduce", plan.traffic.fsdp_reduce);
+  traffic("replica all-reduce", plan.traffic.replica_reduce);
 }
 
 void print_schedules(const Recipe& recipe, const Plan& plan, const models::Model& model) {
@@ -161,6 +171,7 @@ int run_plan(Call& call) {
   print_unused(recipe, plan.device.kind);
   print_size(recipe, plan, *model);
   print_memory_and_traffic(plan);
+  if (plan.device.kind == device::Kind::cuda) print_bounds(recipe, plan);
   log::line("disk     checkpoint {} bytes ({}), of which {} are tensors; keeps {} = {}",
             base::with_commas(plan.checkpoint_bytes), gib(plan.checkpoint_bytes),
             base::with_commas(plan.dataset_bytes), recipe.checkpoint.keep_last,

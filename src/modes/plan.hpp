@@ -9,6 +9,11 @@
 
 namespace modes {
 
+// Calls and bytes of one rank per step.
+struct StepTraffic {
+  comm::Traffic fsdp_gather, fsdp_scatter, fsdp_reduce, replica_reduce;
+};
+
 struct Plan {
   comm::MeshShape mesh;
   host::DeviceChoice device;
@@ -17,9 +22,9 @@ struct Plan {
   int64_t total_steps = 0;
   std::map<std::string, int64_t> memory;  // category -> bytes per rank
   int64_t arena_peak = 0;
-  int64_t step_flops = 0;  // FLOPs of all ops of one step on one rank
-  // Calls and bytes of this rank per step.
-  comm::Traffic fsdp_gather, fsdp_scatter, fsdp_reduce, replica_reduce;
+  int64_t step_flops = 0;           // FLOPs of all ops of one step on one rank
+  std::vector<device::OpCost> ops;  // calls, FLOPs and bytes of each op, by kernels::Op
+  StepTraffic traffic;
   int64_t checkpoint_bytes = 0, dataset_bytes = 0;
   std::vector<std::string> parameters;  // lines of a table; none unless plan.parameters
 };

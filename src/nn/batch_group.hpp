@@ -22,14 +22,12 @@ class BatchGroup {
   BatchGroup(comm::Mesh& mesh, int64_t slices) : mesh_(mesh), slices_(slices) {}
 
   int64_t ranks() const { return mesh_.shape.ranks(); }
-  // Consecutive ranks, whose passes are consecutive examples also if a step has several passes.
+  // Consecutive ranks, whose examples of a pass are neighbours in the global batch also if a step
+  // has several passes. Those of the next pass follow them.
   int64_t ranks_of_replica() const { return mesh_.shape.fsdp; }
   // The position of this rank's examples among those of all ranks.
   int64_t rank() const { return mesh_.rank(); }
   int64_t slices() const { return slices_; }
-  // The ranks of a replica. Their examples of a pass are neighbours in the global batch; those of
-  // the next pass follow them.
-  int64_t replica_ranks() const { return mesh_.shape.fsdp; }
 
   // sums: f64 [slices, width], this rank's slices; overwritten. Returns the sums over the whole
   // group, f64 [width], in the first row. All ranks get the same bits.

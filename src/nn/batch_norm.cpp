@@ -123,29 +123,22 @@ void BatchNorm::measure(Context& ctx, View x, const ImageSize& size, const Saved
 // `ranks` ranks.
 void BatchNorm::update_running(Context& ctx, View moments, int64_t parts, int64_t groups,
                                int64_t ranks, Call call) const {
-  int64_t count = groups;
-  if (const int64_t all = ctx.group ? ctx.group->ranks() : 1; ranks == all && groups == 1) {
-    // One group has the examples of all ranks.
-  } else if (all == 1) {
-    moments = add_along_tree(moments, parts, ctx.queue);
-  } else {
-    // A group on several ranks is counted by each of them.
-    moments = ctx.group->sum_over(all, moments, parts, {}, ctx.queue);
-    count = groups * all;
-  }
-  // Passes share the updates of the step. In the first pass the values decay once for each call,
-  // and earlier calls with them; a later pass adds what its calls would be worth after that.
-  const double keep = 1 - double(momentum);
-  const double later = ctx.pass == 0 ? 1 : std::pow(keep, double(call.count - 1 - call.number));
-  ctx.run(kernels::BatchNormRunning{
-      .mean = ctx.states->next(running_mean),
-      .variance = ctx.states->next(running_variance),
-      .batches = batches < 0 ? View{} : ctx.states->next(batches),
-      .moments = moments,
-      .columns = width,
-      .decay = ctx.pass == 0 ? keep : 1,
-      .weight = double(momentum) * later / double(count) / double(ctx.passes),
-      .counted = ctx.pass == 0 ? 1.0f : 0.0f});
+  const int64_t all = ctx.group ? ctx.group->ranks() : 1;
+  // A group on several ranks is counted by each of them, but one of all ranks needs no exchange.
+  const bool exchanges = all > 1 && (ranks < all || groups > 1);
+  View sum = add_along_tree(moments, parts, ctx.queue);
+  if (exchanges) ctx.group->add_in_replica(sum, ctx.queue);
+  sum = ctx.states->sums().add({running_mean, call.number}, sum, ctx.passes, ctx.last);
+  if (!ctx.last) return;
+  if (exchanges) ctx.group->add_replicas(sum, ctx.queue);
+  const int64_t count = groups * (exchanges ? all : 1) * ctx.passes;
+  ctx.run(kernels::BatchNormRunning{.mean = ctx.states->next(running_mean),
+                                    .variance = ctx.states->next(running_variance),
+                                    .batches = batches < 0 ? View{} : ctx.states->next(batches),
+                                    .moments = sum,
+                                    .columns = width,
+                                    .decay = 1 - double(momentum),
+                                    .weight = double(momentum) / double(count)});
 }
 
 kernels::BatchNormValues BatchNorm::values(const Context& ctx, const Saved& saved) const {

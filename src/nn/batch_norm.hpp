@@ -7,9 +7,10 @@
 // vectors the height and width of images are 1.
 //
 // In training the layer uses the statistics of the batch, otherwise the running ones. The running
-// values take one update for each of the layer's forward calls in a step, with the mean over all
-// groups of means and of unbiased variances. Passes of a step share that update, so running values
-// do not depend on accumulation. They stay as they are if the context has no states.
+// values take one update for each of the layer's forward calls in a pass, with the mean over all
+// groups of the step of means and of unbiased variances. The last pass makes it, with the sums of
+// all passes, so running values do not depend on accumulation. They stay as they are if the context
+// has no states.
 #pragma once
 
 #include <span>

@@ -56,6 +56,7 @@ struct Context {
   const Teacher* teacher = nullptr;   // training: of a model that has one
   int64_t step = 1, total_steps = 0;  // training: number of the step; of the run, 0 = not known
   int64_t pass = 0, passes = 1;       // training: number of this pass, of those of a step
+  bool last = true;                   // training: no further pass of the step changes states
 
   // The type of activations that only feed products (precision.compute). The residual stream,
   // statistics and sums are f32.
@@ -77,7 +78,8 @@ struct Context {
             .step = step,
             .total_steps = total_steps,
             .pass = pass,
-            .passes = passes};
+            .passes = passes,
+            .last = last};
   }
   View weight(int parameter) const { return weights.weight(parameter); }
   View weight_operand(int parameter) const { return weights.operand(parameter); }

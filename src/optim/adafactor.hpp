@@ -3,8 +3,6 @@
 // momentum in bfloat16.
 #pragma once
 
-#include <string>
-
 #include "kernels/adafactor.hpp"
 #include "optim/method.hpp"
 
@@ -26,8 +24,8 @@ struct AdafactorOptions : MethodOptions {
   std::unique_ptr<Method> make(const shard::Fabric& fabric) const override;
 };
 
-// The factoring of a tensor over its two largest dimensions. Of equal dimensions the later one
-// counts as larger, like in NumPy's argsort. A tensor is factored if its second largest dimension
+// The factoring of a tensor over its two largest dimensions. The later one of equal dimensions
+// counts as larger, as in NumPy's argsort. A tensor is factored if its second largest dimension
 // is at least `factor_min`.
 struct Factoring {
   bool factored = false;

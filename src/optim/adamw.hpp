@@ -3,8 +3,6 @@
 // AdamW have another optimizer.decay_form and exact corrections (ssl.md 4).
 #pragma once
 
-#include <string>
-
 #include "optim/method.hpp"
 
 namespace optim {

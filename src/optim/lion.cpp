@@ -2,7 +2,7 @@
 #include "optim/lion.hpp"
 
 #include "kernels/lion_update.hpp"
-#include "optim/element_state.hpp"
+#include "optim/one_state.hpp"
 #include "optim/registry.hpp"
 
 namespace optim {
@@ -19,10 +19,10 @@ void LionOptions::bind(config::Table& t) {
 
 namespace {
 
-class Lion : public Method {
+class Lion : public OneState<kernels::LionUpdate> {
  public:
   Lion(const shard::Fabric& fabric, const LionOptions& options)
-      : Method(fabric), mu_(fabric, options.momentum_type, [](int) { return true; }) {
+      : OneState(fabric, options.momentum_type, "lion/mu") {
     args_.keep1 = float(options.b1);
     args_.add1 = float(1.0 - options.b1);
     args_.keep2 = state_coefficient(options.b2, options.momentum_type);
@@ -31,22 +31,12 @@ class Lion : public Method {
 
   void update(const Piece& piece, const kernels::Update& update) override {
     args_.update = update;
-    args_.mu = mu_.of(piece);
+    args_.mu = state_.of(piece);
     updates_.add(args_);
-  }
-  void run() override {
-    Method::run();
-    updates_.run(fabric_.queue);
-  }
-  void list_state(std::vector<shard::TensorSlice>& out) override {
-    for (int p = 0; p < int(fabric_.layout.parameters().size()); ++p)
-      if (trainable(p)) mu_.list("/optimizer/lion/mu", p, out);
   }
 
  private:
-  ElementState mu_;
   kernels::LionUpdate args_;
-  kernels::OpList<kernels::LionUpdate> updates_;
 };
 
 }  // namespace

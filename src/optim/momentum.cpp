@@ -2,7 +2,7 @@
 #include "optim/momentum.hpp"
 
 #include "kernels/momentum_update.hpp"
-#include "optim/element_state.hpp"
+#include "optim/one_state.hpp"
 #include "optim/registry.hpp"
 
 namespace optim {
@@ -17,10 +17,10 @@ void MomentumOptions::bind(config::Table& t) {
 
 namespace {
 
-class Momentum : public Method {
+class Momentum : public OneState<kernels::MomentumUpdate> {
  public:
   Momentum(const shard::Fabric& fabric, const MomentumOptions& options)
-      : Method(fabric), trace_(fabric, options.momentum_type, [](int) { return true; }) {
+      : OneState(fabric, options.momentum_type, "momentum/trace") {
     args_.keep = state_coefficient(options.momentum, options.momentum_type);
     args_.momentum = float(options.momentum);
     args_.nesterov = options.nesterov;
@@ -28,23 +28,12 @@ class Momentum : public Method {
 
   void update(const Piece& piece, const kernels::Update& update) override {
     args_.update = update;
-    args_.trace = trace_.of(piece);
+    args_.trace = state_.of(piece);
     updates_.add(args_);
-  }
-  void run() override {
-    Method::run();
-    updates_.run(fabric_.queue);
-  }
-
-  void list_state(std::vector<shard::TensorSlice>& out) override {
-    for (int p = 0; p < int(fabric_.layout.parameters().size()); ++p)
-      if (trainable(p)) trace_.list("/optimizer/momentum/trace", p, out);
   }
 
  private:
-  ElementState trace_;
   kernels::MomentumUpdate args_;
-  kernels::OpList<kernels::MomentumUpdate> updates_;
 };
 
 }  // namespace

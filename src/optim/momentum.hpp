@@ -3,8 +3,6 @@
 // default.
 #pragma once
 
-#include <string>
-
 #include "optim/method.hpp"
 
 namespace optim {

@@ -28,7 +28,9 @@ Noise::Noise(shard::Fabric fabric, const NoiseOptions& options, uint64_t seed,
     any = any || noisy.back();
   }
   if (!any)
-    base::fail(base::Exit::config, "noise.match: \"{}\" matches no trained parameter",
+    base::fail(base::Exit::config,
+               "noise.match: \"{}\" matches no trained parameter; --unset noise --mode plan --set "
+               "plan.parameters=true lists them",
                options.match);
   kept_ = ElementState(fabric, device::DType::f32, [&](int p) { return noisy[size_t(p)]; });
   const base::Stream stream(seed, "noise");

@@ -16,7 +16,7 @@
 
 namespace optim {
 
-// What a parameter is to rules.
+// The kind of a parameter, for rules.
 enum class ParameterRole {
   weight,  // all others
   bias,    // named bias, and no part of a norm
@@ -45,7 +45,7 @@ struct Rule {
   std::string pattern() const { return match.empty() ? ".*" : match; }
 };
 
-// What weight decay is added to (ssl.md 4).
+// The quantity that weight decay is added to (ssl.md 4).
 enum class DecayForm {
   schedule,  // to the update, times the schedule alone: big_vision
   rate,      // to the update, times rate and schedule: PyTorch's AdamW
@@ -107,7 +107,7 @@ using ScheduleTables = std::map<std::string, ScheduleOptions>;
 // of kind state need no rule and are frozen. Without a clock, frozen_steps are not known.
 Policies resolve_policies(const OptimizerOptions& options, const ScheduleTables& tables,
                           const std::vector<shard::Parameter>& parameters, const Clock& clock = {});
-// The same for parameters of which only the paths are known.
+// Resolves the policies of parameters of which only the paths are known.
 Policies resolve_policies(const OptimizerOptions& options, const ScheduleTables& tables,
                           const std::vector<std::string>& paths);
 

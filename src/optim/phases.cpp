@@ -37,7 +37,7 @@ std::function<double(double)> in_turn(std::vector<Placed> phases) {
   };
 }
 
-// Scales the values to the batch. The first linear phase among others is the warm-up, which starts
+// Scales the values to the batch. The first linear phase among others is the warm-up. It starts
 // from the rate of its own batch, and is left out if that is the whole batch.
 void scale(const AutoScale& rule, int64_t global_batch, std::vector<Placed>& phases) {
   for (Placed& phase : phases) phase.shape = phase.shape->scaled_to(rule.rate(global_batch));

@@ -2,7 +2,7 @@
 #include "optim/sgd.hpp"
 
 #include "kernels/momentum_update.hpp"
-#include "optim/element_state.hpp"
+#include "optim/one_state.hpp"
 #include "optim/registry.hpp"
 
 namespace optim {
@@ -36,37 +36,25 @@ class Sgd : public Method {
 };
 
 // The first gradient of a tensor is its first momentum, undampened.
-class SgdWithMomentum : public Method {
+class SgdWithMomentum : public OneState<kernels::MomentumUpdate> {
  public:
   SgdWithMomentum(const shard::Fabric& fabric, const SgdOptions& options)
-      : Method(fabric),
-        options_(options),
-        trace_(fabric, device::DType::f32, [](int) { return true; }) {}
+      : OneState(fabric, device::DType::f32, "sgd/trace"), options_(options) {}
 
   void begin_step(const StepInfo& info, const TensorTotals&) override { info_ = info; }
   void update(const Piece& piece, const kernels::Update& update) override {
     const bool first = info_.of(piece.parameter).updates == 1;
     updates_.add({.update = update,
-                  .trace = trace_.of(piece),
+                  .trace = state_.of(piece),
                   .keep = first ? 0 : float(options_.momentum),
                   .momentum = float(options_.momentum),
                   .nesterov = options_.nesterov,
                   .add = first ? 1 : float(1 - options_.dampening)});
   }
-  void run() override {
-    Method::run();
-    updates_.run(fabric_.queue);
-  }
-  void list_state(std::vector<shard::TensorSlice>& out) override {
-    for (int p = 0; p < int(fabric_.layout.parameters().size()); ++p)
-      if (trainable(p)) trace_.list("/optimizer/sgd/trace", p, out);
-  }
 
  private:
   SgdOptions options_;
-  ElementState trace_;
   StepInfo info_;
-  kernels::OpList<kernels::MomentumUpdate> updates_;
 };
 
 }  // namespace

@@ -126,6 +126,12 @@ const std::vector<MetricInfo>& train_metrics() {
       {"skipped_updates", "1", "steps without an update since step 0"},
       {"loss_scale", "1",
        "fp16: what this step's gradients were multiplied by while they were formed"},
+      {"attention_cudnn", "1", "calls of attention in this step by cuDNN (GPUs, rank 0)"},
+      {"attention_products", "1", "those by products of cuBLASLt (f32 and tf32)"},
+      {"attention_own", "1", "those by this program's kernels, which are slower"},
+      {"fallbacks", "1",
+       "calls in this step that ran in a slower way because a library refused what was asked; the "
+       "log names each shape once"},
       {"uptime_s", "s", "since this attempt began"},
   };
   return list;

@@ -6,7 +6,7 @@
 namespace shard {
 
 StateStore::StateStore(Fabric fabric, const std::function<bool(const Unit&)>& keeps)
-    : fabric_(fabric) {
+    : fabric_(fabric), sums_(fabric.queue, fabric.ledger) {
   for (const Unit& unit : fabric_.layout.units()) {
     kept_.push_back(unit.kind == ParameterKind::state && (!keeps || keeps(unit)));
     next_.push_back(kept_.back() ? device::Buffer(fabric_.queue.kind(), fabric_.ledger, "state",

@@ -4,10 +4,10 @@
 // only if the step is applied, which is decided on the device.
 //
 // A next value is whole on every rank, and every rank must write the same bits. It is computed from
-// the examples of all ranks (nn::BatchGroup). Each micro-batch of a step reads the values that the
-// previous one has written.
+// the examples of all ranks (nn::BatchGroup) and passes (PassSums), so the last pass writes it.
 #pragma once
 
+#include "shard/pass_sums.hpp"
 #include "shard/stores.hpp"
 
 namespace shard {
@@ -20,6 +20,9 @@ class StateStore {
   // Sets the next values to the present ones. Call it before the first pass of a step.
   void begin_step(const WeightStore& weights);
   device::View next(int parameter) const;  // f32 [size]
+  // The sums over passes that next values are formed from.
+  PassSums& sums() { return sums_; }
+  const PassSums& sums() const { return sums_; }
   // Sets the present values to the next ones if the step is applied (`decided`: see kernels::Clip).
   // Call WeightStore::publish afterwards.
   void commit(const WeightStore& weights, device::View decided);
@@ -30,6 +33,7 @@ class StateStore {
   Fabric fabric_;
   std::vector<bool> kept_;            // by unit
   std::vector<device::Buffer> next_;  // by unit; empty if the unit is not kept
+  PassSums sums_;
 };
 
 }  // namespace shard

@@ -179,7 +179,8 @@ int64_t Engine::measure_arena() {
   return arena.peak();
 }
 
-// Plans the passes of a step, with every set of shapes if products are prepared.
+// Plans the passes of a step, with every set of shapes if products are prepared. On GPUs the second
+// set counts too: its rows are packed, and scratch for packed rows is the same in all later sets.
 void Engine::plan_training(device::Queue& queue, device::Arena& arena, const shard::Fabric& fabric,
                            shard::WeightStore& weights) {
   shard::StateStore states(fabric);
@@ -190,8 +191,9 @@ void Engine::plan_training(device::Queue& queue, device::Arena& arena, const sha
     second = std::make_unique<optim::SecondWeights>(fabric, stores_.teacher_options, weights);
     teacher.emplace(nn::Teacher{second->weights(), second->states()});
   }
-  const int64_t sets =
-      queue.prepares() ? passes_.train->shape_sets(geometry_.micro_batch, geometry_.slices) : 1;
+  const int64_t all = passes_.train->shape_sets(geometry_.micro_batch, geometry_.slices),
+                fewest = queue.device() == Kind::cuda ? 2 : 1,
+                sets = queue.prepares() ? all : std::min(all, fewest);
   for (int64_t set = 0; set < sets; ++set) {
     shard::GradientStore gradients(fabric, geometry_.accumulation);
     gradients.begin_step();
@@ -200,6 +202,9 @@ void Engine::plan_training(device::Queue& queue, device::Arena& arena, const sha
                std::min<int64_t>(geometry_.accumulation, 2), set,
                [](int64_t, const auto& work) { work(); });
   }
+  stores_.states->sums().reserve(states.sums());
+  if (teacher && teacher->states)
+    stores_.teacher->states()->sums().reserve(teacher->states->sums());
 }
 
 // Plans a forward pass in its type. `ctx` and `fabric` are those of the plan.
@@ -249,12 +254,17 @@ template <class WithInputs>
 void Engine::run_phases(const Workplace& at, int64_t step, int64_t passes, int64_t shape_set,
                         const WithInputs& with_inputs) {
   models::CoupledPass* coupled = passes_.coupled;
-  const bool two_phases = coupled && geometry_.accumulation > 1;
+  const bool two_phases = this->two_phases();
   nn::Context whole = context(at, step, 0, shape_set);
+  auto context_of = [&](int64_t m) {
+    nn::Context ctx = context(at, step, m, shape_set);
+    ctx.last = m + 1 == passes;
+    return ctx;
+  };
   if (coupled) coupled->begin_step(whole, geometry_.global_batch);
   for (int64_t m = 0; two_phases && m < passes; ++m)
     with_inputs(m, [&] {
-      nn::Context ctx = context(at, step, m, shape_set);
+      nn::Context ctx = context_of(m);
       ctx.gradients = nullptr;
       ctx.keep = false;
       coupled->embed(ctx, inputs());
@@ -262,7 +272,7 @@ void Engine::run_phases(const Workplace& at, int64_t step, int64_t passes, int64
   if (two_phases) coupled->form_loss(whole);
   for (int64_t m = 0; m < passes; ++m)
     with_inputs(m, [&] {
-      nn::Context ctx = context(at, step, m, shape_set);
+      nn::Context ctx = context_of(m);
       if (two_phases) ctx.states = nullptr;  // the first phase has written the next states
       at.gradients.begin_micro_batch(m);
       passes_.train->run(ctx, inputs(), geometry_.global_batch, sums_->place_of(m));
@@ -295,10 +305,10 @@ std::string Engine::graphs_text() const {
 
 void Engine::submit(int64_t step, const Source& source) {
   Fill fill;
-  std::vector<models::HostBatch> kept;  // if the passes of a coupled loss read them twice
+  std::vector<models::HostBatch> kept;  // of steps of two phases, which read them twice
   if (source)
     fill = [&](int64_t m, const models::Inputs& into) {
-      const bool keeps = passes_.coupled && geometry_.accumulation > 1;
+      const bool keeps = two_phases();
       if (keeps && m == int64_t(kept.size())) kept.push_back(source(m));
       passes_.train->prepare(keeps ? kept[size_t(m)] : source(m), draws(step), into);
     };
@@ -313,6 +323,7 @@ void Engine::run_passes(int64_t step, const Fill& fill, int64_t passes) {
   device::NoWaits no_waits("step", options_.forbid_waits && ++tally_.submitted > 2);
   const device::Transfers transfers_before = device::transfers();
   const int64_t flops_before = host::hardware_flops(queue_);
+  const kernels::PathCounts paths_before = kernels::path_counts(queue_);
   const double comm_before = mesh_.fsdp->seconds() + mesh_.replica->seconds();
   StepReport& report = reports_[step];
   if (update_.noise) update_.noise->begin(step);
@@ -362,6 +373,7 @@ void Engine::run_passes(int64_t step, const Fill& fill, int64_t passes) {
   tally_.comm_s += mesh_.fsdp->seconds() + mesh_.replica->seconds() - comm_before;
   report.flops = host::hardware_flops(queue_) - flops_before;
   report.transfers = device::transfers().since(transfers_before);
+  report.paths = kernels::since(kernels::path_counts(queue_), paths_before);
 }
 
 const StepReport& Engine::report(int64_t step) {

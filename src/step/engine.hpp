@@ -180,6 +180,10 @@ class Engine {
     device::Arena& arena;
   };
   nn::Context context(const Workplace& at, int64_t step, int64_t m, int64_t shape_set = 0);
+  // True if the passes of a step first embed, because the loss needs all of them.
+  bool two_phases() const {
+    return passes_.coupled && passes_.coupled->two_phases() && geometry_.accumulation > 1;
+  }
   // Runs the passes of a step. `with_inputs(m, work)` calls work with the inputs of pass m in
   // place.
   template <class WithInputs>

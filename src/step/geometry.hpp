@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
 #include "comm/mesh.hpp"
 #include "config/table.hpp"

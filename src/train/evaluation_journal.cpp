@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/evaluation_journal.hpp"
 
-#include <algorithm>
 #include <set>
 #include <utility>
 

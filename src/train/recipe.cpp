@@ -364,12 +364,13 @@ void Recipe::feeds(config::Deck& deck, const std::string& reader, const Features
                    const std::string& name, const data::Spec& spec) const {
   std::string at = fmt::format("data.{}.preprocess", name);
   if (!deck.has(at)) at = "data." + name + ".kind";
+  auto way = [](const std::string& ops) { return ops.empty() ? "" : "; as by " + ops; };
   for (const auto& [feature, wanted] : features) {
     auto field = spec.find(feature);
     if (field == spec.end()) {
       if (!wanted.optional)
-        deck.error(at, fmt::format("{} needs \"{}\", [data.{}] yields {}", reader, feature, name,
-                                   data::text_of(spec)));
+        deck.error(at, fmt::format("{} needs \"{}\", [data.{}] yields {}{}", reader, feature, name,
+                                   data::text_of(spec), way(wanted.made_by)));
       continue;
     }
     const data::FieldSpec &has = field->second,
@@ -377,10 +378,10 @@ void Recipe::feeds(config::Deck& deck, const std::string& reader, const Features
     bool array = has.kind == data::FieldSpec::Kind::array,
          same_type = array && has.type == takes.type;
     if (same_type && has.shape == takes.shape) continue;
-    const char* way_out = !array || has.shape != takes.shape ? ""
-                          : has.type == device::DType::u8 && wanted.pixels
-                              ? "; add value_range, as in value_range(-1, 1)"
-                              : "; numbers of another type would be misread";
+    const std::string way_out = !array || has.shape != takes.shape ? way(wanted.made_by)
+                                : has.type == device::DType::u8 && wanted.pixels
+                                    ? "; add value_range, as in value_range(-1, 1)"
+                                    : "; numbers of another type would be misread";
     deck.error(at,
                fmt::format("yields {} {} where {} takes {} ({}){}", feature, data::text_of(has),
                            reader, data::text_of(takes), wanted.key, way_out),

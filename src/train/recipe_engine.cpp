@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The options of an engine that follow from the deck.
 #include <algorithm>
-#include <set>
 
 #include "base/narrow.hpp"
 #include "train/input.hpp"

@@ -104,6 +104,9 @@ void RunLog::write_row(const step::StepReport& report, bool skipped, double seco
               {"skipped", double(skipped)},
               {"skipped_updates", double(progress.skipped_steps + progress.overflowed_steps)}});
   if (engine.scales_loss()) row.emplace_back("loss_scale", report.gradients.loss_scale);
+  if (attempt_.job.device().kind == device::Kind::cuda)
+    for (size_t i = 0; i < report.paths.size(); ++i)
+      row.emplace_back(kernels::name_of(kernels::Path(i)), double(report.paths[i]));
   if (!skipped) {  // the step made an update
     row.insert(row.end(), {{"l2_params", report.update.parameters.global},
                            {"l2_updates", report.update.updates.global},

@@ -15,6 +15,7 @@
 
 namespace train {
 
+// There are many members because each number that a run continues from has one.
 struct RunState {
   int64_t step = 0;  // step of the last update
   Progress progress;

@@ -2,7 +2,6 @@
 // The checkpoints of a run: decides when a save is due, runs saves, restores.
 #pragma once
 
-#include <memory>
 #include <string>
 
 #include "checkpoint/checkpoint.hpp"

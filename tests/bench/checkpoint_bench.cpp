@@ -73,61 +73,59 @@ double plain_read(comm::Comm& world, const std::string& path, std::vector<char>&
   return world.max(watch.seconds());
 }
 
-int run(comm::Session& session, int argc, char** argv) {
-  if (argc < 3) {
-    std::fprintf(stderr, "checkpoint_bench DECK FOLDER [ROUNDS [files]]\n");
-    return 2;
+// The training job that is saved, without the files of a run.
+class Training {
+ public:
+  Training(comm::Session& session, const train::Recipe& recipe, const config::Deck& deck,
+           comm::Mesh& mesh, data::Mixture& input)
+      : world_(session.world()),
+        engine_(recipe.engine(input.size(),
+                              host::choose_threads(recipe.run.threads, session.local_size())),
+                mesh, device::Kind::cpu),
+        run_state_(recipe, deck) {
+    engine_.initialise();
+    engine_.publish();
+    loader_.emplace(input, recipe.data.loader,
+                    train::training_plan(engine_.geometry(), mesh, 0, 1000));
   }
-  comm::Comm& world = session.world();
-  const std::string folder = argv[2];
-  const int rounds = argc > 3 ? std::atoi(argv[3]) : 5;
-  train::Recipe recipe;
-  config::Deck deck(config::read_deck(argv[1], {}), recipe);
-  deck.throw_if_any();
-  comm::Mesh mesh = comm::make_mesh(session, comm::resolve_mesh(recipe.mesh, world.size(), ""),
-                                    comm::SumOrder::library);
-  data::OpenContext context{.seed = 1,
-                            .threads = 1,
-                            .index_dir = "",
-                            .run_index_dir = "",
-                            .write_index = false,
-                            .substitutes = false,
-                            .stage_dir = ""};
-  auto input = train::open_training_data(recipe, recipe.data.tokenizers(), context);
-  step::Engine engine(
-      recipe.engine(input->size(), host::choose_threads(recipe.run.threads, session.local_size())),
-      mesh, device::Kind::cpu);
-  engine.initialise();
-  engine.publish();
-  int64_t step = 0;
-  const step::Geometry& g = engine.geometry();
-  data::Loader loader(*input, recipe.data.loader, train::training_plan(g, mesh, 0, 1000));
-  auto train_step = [&] {
-    world.barrier();
+  // Runs a step. Returns the seconds of the slowest rank.
+  double run_step() {
+    world_.barrier();
     base::Stopwatch watch;
-    engine.step(++step, [&](int64_t) { return data::host_batch(loader.next()); });
-    return world.max(watch.seconds());
-  };
-  if (argc <= 4) train_step();
-  if (world.rank() == 0) io::make_directories(folder);
-  train::RunState run_state(recipe, deck);
-  auto state = [&] {
-    run_state.step = step;
-    return run_state.to_checkpoint(engine.state());
-  };
-  checkpoint::CheckpointOptions options;
-  options.keep_last = 1;
+    engine_.step(++step_, [&](int64_t) { return data::host_batch(loader_->next()); });
+    return world_.max(watch.seconds());
+  }
+  checkpoint::State state() {
+    run_state_.step = step_;
+    return run_state_.to_checkpoint(engine_.state());
+  }
+  std::vector<shard::TensorSlice> tensors() { return engine_.state(); }
+
+ private:
+  comm::Comm& world_;
+  step::Engine engine_;
+  std::optional<data::Loader> loader_;
+  train::RunState run_state_;
+  int64_t step_ = 0;
+};
+
+// Part 1: seconds to write and to read the state, by checkpoints and by plain MPI-IO.
+struct FileTimes {
+  int64_t bytes = 0;
+  std::vector<double> ours_write, ours_read, plain_write, plain_read;
+};
+
+FileTimes time_files(comm::Comm& world, const std::string& folder, Training& training,
+                     checkpoint::CheckpointOptions options, int rounds) {
   // Saves only when asked, as in a run, which plans its file at its start.
   checkpoint::CheckpointOptions at_once = options;
   at_once.async = false;
   checkpoint::Saver blocking(world, folder, at_once);
-
-  // Part 1, in turn
-  const int64_t bytes = blocking.plan(state());
-  std::vector<char> mine(size_t(bytes / world.size()));
+  FileTimes times;
+  times.bytes = blocking.plan(training.state());
+  std::vector<char> mine(size_t(times.bytes / world.size()));
   for (size_t i = 0; i < mine.size(); ++i) mine[i] = char(i * 2654435761u >> 13);
   const std::string plain = folder + "/plain.bin";
-  std::vector<double> ours_write, ours_read, plain_write_s, plain_read_s;
   auto remove = [&](const std::string& path) {
     world.barrier();
     if (world.rank() == 0) io::remove_file(path);
@@ -145,89 +143,137 @@ int run(comm::Session& session, int argc, char** argv) {
   };
   auto by_mpi_io = [&] {
     warm();
-    plain_write_s.push_back(plain_write(world, plain, mine));
+    times.plain_write.push_back(plain_write(world, plain, mine));
     evict(world, plain);
-    plain_read_s.push_back(plain_read(world, plain, mine));
+    times.plain_read.push_back(plain_read(world, plain, mine));
     remove(plain);
   };
   auto by_us = [&] {
     warm();
     world.barrier();
     base::Stopwatch watch;
-    blocking.begin(state());
+    blocking.begin(training.state());
     checkpoint::Saved saved = blocking.finish();
-    ours_write.push_back(world.max(watch.seconds()));
+    times.ours_write.push_back(world.max(watch.seconds()));
     const std::string file = folder + "/" + saved.file;
     evict(world, file);
-    checkpoint::State into = state();
+    checkpoint::State into = training.state();
     watch.restart();
     options.resume = "must";
     checkpoint::restore(world, folder, into, options);
-    ours_read.push_back(world.max(watch.seconds()));
+    times.ours_read.push_back(world.max(watch.seconds()));
     remove(file);
   };
   for (int round = 0; round < rounds; ++round) {
     round % 2 ? by_us() : by_mpi_io();
     round % 2 ? by_mpi_io() : by_us();
   }
-  auto best = [](const std::vector<double>& s) { return *std::min_element(s.begin(), s.end()); };
-  double write_ratio = best(plain_write_s) / best(ours_write),
-         read_ratio = best(plain_read_s) / best(ours_read);
-  auto rate = [&](double seconds) { return double(bytes) / seconds / 1e6; };
-  if (world.rank() == 0) {
-    std::printf("%-28s%20s%20s%8s\n", "MB/s, best (median)", "ours", "MPI-IO", "ratio");
-    auto line = [&](const char* what, const std::vector<double>& ours,
-                    const std::vector<double>& plain_s, double ratio) {
-      std::printf("%-28s%12.0f (%5.0f)%12.0f (%5.0f)%8.2f (%.2f)\n", what, rate(best(ours)),
-                  rate(median(ours)), rate(best(plain_s)), rate(median(plain_s)), ratio,
-                  median(plain_s) / median(ours));
-    };
-    line("write, durable, read back", ours_write, plain_write_s, write_ratio);
-    line("read, proved by checksums", ours_read, plain_read_s, read_ratio);
-  }
+  return times;
+}
 
-  if (argc > 4) return 0;
+double best(const std::vector<double>& s) { return *std::min_element(s.begin(), s.end()); }
 
-  // Part 2, beside training
-  checkpoint::Saver saver(world, folder, options);
-  int64_t staged = saver.stage(state());
-  std::vector<char> copy(static_cast<size_t>(staged), 1);
+void print(const FileTimes& t) {
+  auto rate = [&](double seconds) { return double(t.bytes) / seconds / 1e6; };
+  auto line = [&](const char* what, const std::vector<double>& ours,
+                  const std::vector<double>& plain) {
+    std::printf("%-28s%12.0f (%5.0f)%12.0f (%5.0f)%8.2f (%.2f)\n", what, rate(best(ours)),
+                rate(median(ours)), rate(best(plain)), rate(median(plain)),
+                best(plain) / best(ours), median(plain) / median(ours));
+  };
+  std::printf("%-28s%20s%20s%8s\n", "MB/s, best (median)", "ours", "MPI-IO", "ratio");
+  line("write, durable, read back", t.ours_write, t.plain_write);
+  line("read, proved by checksums", t.ours_read, t.plain_read);
+}
+
+// Part 2: seconds that the main thread is held by a save beside training, of a copy of the same
+// bytes, and of steps without and with a save.
+struct HeldTimes {
+  int64_t staged = 0;  // bytes
   std::vector<double> held, copies, quiet, busy;
+};
+
+HeldTimes time_held(comm::Comm& world, const std::string& folder, Training& training,
+                    const checkpoint::CheckpointOptions& options) {
+  checkpoint::Saver saver(world, folder, options);
+  HeldTimes times;
+  times.staged = saver.stage(training.state());
+  std::vector<char> copy(static_cast<size_t>(times.staged), 1);
   for (int round = 0; round < 3; ++round) {
-    quiet.push_back(train_step());
+    times.quiet.push_back(training.run_step());
     base::Stopwatch watch;
     size_t at = 0;
-    for (const auto& tensor : engine.state())
+    for (const auto& tensor : training.tensors())
       if (tensor.writes)
         for (const auto& part : tensor.parts) {
           size_t n = size_t((part.end - part.begin) * device::size_of(tensor.type));
           std::memcpy(copy.data() + at, part.data, n);
           at += n;
         }
-    copies.push_back(world.max(watch.seconds()));
-    checkpoint::State now = state();
+    times.copies.push_back(world.max(watch.seconds()));
+    checkpoint::State now = training.state();
     saver.begin(now);
     std::optional<checkpoint::Saved> saved;
     for (;;) {
-      double s = train_step();
+      double s = training.run_step();
       if ((saved = saver.poll())) break;
-      busy.push_back(s);
+      times.busy.push_back(s);
     }
     CHECK(saved->error.empty(), "{}", saved->error);
-    held.push_back(world.max(saved->held_s));
+    times.held.push_back(world.max(saved->held_s));
   }
-  double allowed = 1.2 * median(copies) + 0.060;
+  return times;
+}
+
+void print(const FileTimes& files, const HeldTimes& t, int ranks) {
+  const double allowed = 1.2 * median(t.copies) + 0.060;
+  std::printf(
+      "held %.3f s; a memcpy of the %.0f MiB takes %.3f s, so %.3f s are allowed; a step %.2f s, "
+      "%.2f s while saving\n",
+      median(t.held), double(t.staged) / 0x1p20, median(t.copies), allowed, median(t.quiet),
+      median(t.busy));
+  std::printf(
+      "{\"bytes\": %lld, \"ranks\": %d, \"write_ratio\": %.3f, \"read_ratio\": %.3f, "
+      "\"write_mb_s\": %.0f, \"held_ratio\": %.3f}\n",
+      static_cast<long long>(files.bytes), ranks, best(files.plain_write) / best(files.ours_write),
+      best(files.plain_read) / best(files.ours_read),
+      double(files.bytes) / best(files.ours_write) / 1e6, allowed / median(t.held));
+}
+
+int run(comm::Session& session, int argc, char** argv) {
+  if (argc < 3) {
+    std::fprintf(stderr, "checkpoint_bench DECK FOLDER [ROUNDS [files]]\n");
+    return 2;
+  }
+  comm::Comm& world = session.world();
+  const std::string folder = argv[2];
+  const bool files_alone = argc > 4;
+  train::Recipe recipe;
+  config::Deck deck(config::read_deck(argv[1], {}), recipe);
+  deck.throw_if_any();
+  comm::Mesh mesh = comm::make_mesh(session, comm::resolve_mesh(recipe.mesh, world.size(), ""),
+                                    comm::SumOrder::library);
+  data::OpenContext context{.seed = 1,
+                            .threads = 1,
+                            .index_dir = "",
+                            .run_index_dir = "",
+                            .write_index = false,
+                            .substitutes = false,
+                            .stage_dir = ""};
+  auto input = train::open_training_data(recipe, recipe.data.tokenizers(), context);
+  Training training(session, recipe, deck, mesh, *input);
+  if (!files_alone) training.run_step();
+  if (world.rank() == 0) io::make_directories(folder);
+  checkpoint::CheckpointOptions options;
+  options.keep_last = 1;
+  const FileTimes files =
+      time_files(world, folder, training, options, argc > 3 ? std::atoi(argv[3]) : 5);
+  if (world.rank() == 0) print(files);
+  if (files_alone) return 0;
+  options.resume = "must";
+  const HeldTimes held = time_held(world, folder, training, options);
   if (world.rank() == 0) {
-    std::printf(
-        "held %.3f s; a memcpy of the %.0f MiB takes %.3f s, so %.3f s are allowed; a step %.2f s, "
-        "%.2f s while saving\n",
-        median(held), double(staged) / 0x1p20, median(copies), allowed, median(quiet),
-        median(busy));
-    std::printf(
-        "{\"bytes\": %lld, \"ranks\": %d, \"write_ratio\": %.3f, \"read_ratio\": %.3f, "
-        "\"write_mb_s\": %.0f, \"held_ratio\": %.3f}\n",
-        static_cast<long long>(bytes), world.size(), write_ratio, read_ratio,
-        rate(best(ours_write)), allowed / median(held));
+    print(files, held, world.size());
     for (const checkpoint::Candidate& c : checkpoint::candidates(folder)) io::remove_file(c.path);
   }
   return 0;

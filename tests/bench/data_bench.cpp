@@ -10,7 +10,6 @@
 // Usage: data_bench SHARD.tar TOKENIZER.model        members .jpg and .txt
 #include <turbojpeg.h>
 
-#include <cstdio>
 #include <ctime>
 #include <iostream>
 #include <iterator>

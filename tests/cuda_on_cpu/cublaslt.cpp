@@ -5,7 +5,8 @@
 // where the caller allows it.
 // There are four algorithms for everything. The first adds in double precision, the others in
 // float. CUBLASLT_ON_CPU_FASTEST=N makes algorithm N report the least time. Products with sums
-// (BGRADA) report the time of other products. CUBLASLT_ON_CPU_SUMS=fast halves this time, and
+// CUBLASLT_ON_CPU_REFUSE=gelu|batch: there are no kernels with GELU, or for a batch. Products with
+// sums (BGRADA) report the time of other products. CUBLASLT_ON_CPU_SUMS=fast halves this time, and
 // "none" removes their kernels.
 #include "cublasLt.h"
 
@@ -26,6 +27,8 @@ struct EmulatedPreference {
 struct EmulatedLayout {
   cudaDataType_t type;
   int64_t rows, columns, ld;
+  int32_t batch = 1;
+  int64_t next = 0;  // elements from one matrix of a batch to the next
 };
 struct EmulatedMatmul {
   cublasComputeType_t compute = CUBLAS_COMPUTE_32F;
@@ -80,10 +83,12 @@ std::vector<float> columns_of(const void* at, const EmulatedLayout& l, bool by_r
 bool has_bias(int epilogue) { return (epilogue & CUBLASLT_EPILOGUE_BIAS) != 0; }
 bool has_aux(int epilogue) { return (epilogue & 128) != 0; }
 bool has_sums(int epilogue) { return epilogue == CUBLASLT_EPILOGUE_BGRADA; }
-bool sums_are(const char* what) {
-  const char* set = std::getenv("CUBLASLT_ON_CPU_SUMS");
+bool is_set(const char* variable, const char* what) {
+  const char* set = std::getenv(variable);
   return set && !std::strcmp(set, what);
 }
+bool sums_are(const char* what) { return is_set("CUBLASLT_ON_CPU_SUMS", what); }
+bool refuses(const char* what) { return is_set("CUBLASLT_ON_CPU_REFUSE", what); }
 
 }  // namespace
 
@@ -140,7 +145,17 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t m,
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* out, cudaDataType_t type,
                                           uint64_t rows, uint64_t columns, int64_t ld) {
   if (ld < int64_t(rows)) return CUBLAS_STATUS_INVALID_VALUE;
-  *out = new EmulatedLayout{type, int64_t(rows), int64_t(columns), ld};
+  *out = new EmulatedLayout{
+      .type = type, .rows = int64_t(rows), .columns = int64_t(columns), .ld = ld};
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
+                                                cublasLtMatrixLayoutAttribute_t attribute,
+                                                const void* value, size_t bytes) {
+  const bool count = attribute == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT;
+  if (bytes != (count ? sizeof layout->batch : sizeof layout->next))
+    return CUBLAS_STATUS_INVALID_VALUE;
+  std::memcpy(count ? static_cast<void*>(&layout->batch) : &layout->next, value, bytes);
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* out) {
@@ -173,11 +188,16 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
           columns = m->transb == CUBLAS_OP_T ? b->rows : b->columns;
   if (k != (m->transb == CUBLAS_OP_T ? b->columns : b->rows) || rows != d->rows ||
       columns != d->columns || rows != c->rows || columns != c->columns || a->type != b->type ||
-      c->type != d->type || wanted < 1 || preference->alignment_of_d == 0)
+      c->type != d->type || a->batch != d->batch || b->batch != d->batch || c->batch != d->batch ||
+      wanted < 1 || preference->alignment_of_d == 0)
     return CUBLAS_STATUS_INVALID_VALUE;
-  bool refused =
-      (has_bias(m->epilogue) || has_sums(m->epilogue)) && (!m->bias || m->bias_type != d->type);
+  // Epilogues would need strides of their own vectors in a batch.
+  bool refused = d->batch > 1 && m->epilogue != CUBLASLT_EPILOGUE_DEFAULT;
+  refused = refused || ((has_bias(m->epilogue) || has_sums(m->epilogue)) &&
+                        (!m->bias || m->bias_type != d->type));
   refused = refused || (has_sums(m->epilogue) && sums_are("none"));
+  refused = refused || (has_aux(m->epilogue) && refuses("gelu"));
+  refused = refused || (d->batch > 1 && refuses("batch"));
   refused = refused || (m->compute == CUBLAS_COMPUTE_32F_FAST_TF32 && a->type != CUDA_R_32F);
   refused = refused ||
             (has_aux(m->epilogue) && (!m->aux || m->aux_ld % 8 != 0 || m->aux_type != d->type));
@@ -238,6 +258,9 @@ void multiply(const EmulatedMatmul& m, float by, const void* a, const EmulatedLa
     write(const_cast<void*>(m.bias), i, m.bias_type, float(sum));
   }
 }
+const void* nth(const void* first, const EmulatedLayout& l, int64_t i) {
+  return static_cast<const char*>(first) + i * l.next * (l.type == CUDA_R_32F ? 4 : 2);
+}
 }  // namespace
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t m, const void* alpha,
@@ -253,10 +276,12 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t m, const vo
       number == uint64_t(fastest ? std::atoi(fastest) : 0) ? 0.5 : 1 + 0.1 * double(number);
   float by = *static_cast<const float*>(alpha), keep = *static_cast<const float*>(beta);
   cuda_on_cpu::submit(stream, [=, m = *m, la = *la, lb = *lb, lc = *lc, ld = *ld] {
-    multiply(m, by, a, la, b, lb, keep, c, lc, d, ld, workspace, bytes, number);
+    for (int64_t i = 0; i < ld.batch; ++i)
+      multiply(m, by, nth(a, la, i), la, nth(b, lb, i), lb, keep, nth(c, lc, i), lc,
+               const_cast<void*>(nth(d, ld, i)), ld, workspace, bytes, number);
     // our own kernels report no time
     const double of_sums = has_sums(m.epilogue) && sums_are("fast") ? 0.5 : 1;
-    cuda_on_cpu::spend(of_sums * share * 1e-9 * double(ld.rows * ld.columns));
+    cuda_on_cpu::spend(of_sums * share * 1e-9 * double(ld.rows * ld.columns * ld.batch));
   });
   return CUBLAS_STATUS_SUCCESS;
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The backend interface of an emulated cuDNN, which has convolutions only, and copies of their
-// results to f32. Each graph that the library serves has three plans. The first one adds in another
-// order in each call, and says so in its notes. The second one rounds f32 operands to tf32, and
-// says so too.
+// The backend interface of an emulated cuDNN, which has convolutions with copies of their results
+// to f32, and attention. A convolution has three plans. The first one adds in another order in each
+// call, and says so in its notes. The second one rounds f32 operands to tf32, and says so too.
+// Attention has one plan.
 #include "cudnn.h"
 
 #include <algorithm>
@@ -12,10 +12,13 @@
 #include <memory>
 #include <vector>
 
+#include "cudnn_attention.hpp"
 #include "cudnn_convolution.hpp"
 
+using cuda_on_cpu::DnnAttention;
 using cuda_on_cpu::DnnConvolution;
 using cuda_on_cpu::DnnEngine;
+using cuda_on_cpu::DnnOperation;
 using cuda_on_cpu::DnnTensor;
 
 struct EmulatedDnn {
@@ -39,6 +42,11 @@ struct Content {
     auto it = values.find(name);
     if (it != values.end() && it->second.size() == count * sizeof(T))
       std::memcpy(to, it->second.data(), count * sizeof(T));
+  }
+  // Returns the number of values of 8 bytes.
+  size_t count(int name) const {
+    auto it = values.find(name);
+    return it == values.end() ? 0 : it->second.size() / 8;
   }
   std::shared_ptr<Content> other(int name) const {
     auto it = others.find(name);
@@ -77,6 +85,8 @@ DnnTensor tensor_of(const Shared& c) {
   c->get(CUDNN_ATTR_TENSOR_DATA_TYPE, &t.type);
   c->get(CUDNN_ATTR_TENSOR_DIMENSIONS, t.sizes.data(), 4);
   c->get(CUDNN_ATTR_TENSOR_STRIDES, t.strides.data(), 4);
+  c->get(CUDNN_ATTR_TENSOR_IS_VIRTUAL, &t.is_virtual);
+  c->get(CUDNN_ATTR_TENSOR_IS_BY_VALUE, &t.is_by_value);
   return t;
 }
 
@@ -115,14 +125,64 @@ DnnConvolution convolution_of(const Content& c) {
   return out;
 }
 
-// The convolution of a graph, whose result a second operation may copy.
+DnnOperation operation_of(const Content& c) {
+  DnnOperation o;
+  o.type = c.type;
+  auto put = [&](int name, DnnTensor& to) {
+    const Shared tensor = c.other(name);
+    if (tensor) to = tensor_of(tensor);
+    return tensor != nullptr;
+  };
+  if (c.type == CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR) {
+    put(CUDNN_ATTR_OPERATION_MATMUL_ADESC, o.x);
+    o.has_b = put(CUDNN_ATTR_OPERATION_MATMUL_BDESC, o.b);
+    put(CUDNN_ATTR_OPERATION_MATMUL_CDESC, o.y);
+  } else if (c.type == CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR) {
+    put(CUDNN_ATTR_OPERATION_REDUCTION_XDESC, o.x);
+    put(CUDNN_ATTR_OPERATION_REDUCTION_YDESC, o.y);
+    if (const Shared how = c.other(CUDNN_ATTR_OPERATION_REDUCTION_DESC))
+      how->get(CUDNN_ATTR_REDUCTION_OPERATOR, &o.mode);
+  } else if (c.type == CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR) {
+    put(CUDNN_ATTR_OPERATION_RESHAPE_XDESC, o.x);
+    put(CUDNN_ATTR_OPERATION_RESHAPE_YDESC, o.y);
+  } else {
+    put(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, o.x);
+    o.has_b = put(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, o.b);
+    o.has_t = put(CUDNN_ATTR_OPERATION_POINTWISE_TDESC, o.t);
+    put(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, o.y);
+    if (const Shared how = c.other(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR)) {
+      how->get(CUDNN_ATTR_POINTWISE_MODE, &o.mode);
+      how->get(CUDNN_ATTR_POINTWISE_AXIS, &o.axis);
+    }
+  }
+  return o;
+}
+
+// The convolution of a graph, whose result a second operation may copy, or its attention.
 struct Call {
   bool valid = false;
-  DnnConvolution convolution;
+  DnnConvolution convolution{};
+  DnnAttention attention{};
+
+  bool is_attention() const { return !attention.operations.empty(); }
+  int64_t plans() {
+    if (is_attention()) return attention.has_plans() ? 1 : 0;
+    return convolution.has_plans() ? int64_t(DnnEngine::count) : 0;
+  }
+  int64_t workspace_bytes() const {
+    return is_attention() ? attention.workspace_bytes() : kWorkspace;
+  }
 };
+Call attention_call(const std::vector<Shared>& operations) {
+  Call call;
+  for (const Shared& o : operations) call.attention.operations.push_back(operation_of(*o));
+  call.valid = call.attention.is_valid();
+  return call;
+}
 Call call_of(const Content& graph) {
   auto it = graph.others.find(CUDNN_ATTR_OPERATIONGRAPH_OPS);
-  if (it == graph.others.end() || !is_convolution(it->second[0]->type)) return {};
+  if (it == graph.others.end()) return {};
+  if (!is_convolution(it->second[0]->type)) return attention_call(it->second);
   const auto& operations = it->second;
   Call call{.valid = true, .convolution = convolution_of(*operations[0])};
   if (operations.size() == 1) return call;
@@ -137,6 +197,14 @@ Call call_of(const Content& graph) {
                from.sizes == to.sizes && from.strides == to.strides;
   call.convolution.keeps_floats = true;
   result = to;
+  return call;
+}
+
+// The call of a plan.
+Call planned(const Content& plan) {
+  const Shared configuration = plan.other(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
+  Call call = call_of(*configuration->other(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH));
+  call.convolution.engine = configuration->engine;
   return call;
 }
 
@@ -196,9 +264,7 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t d, cudnnBackendA
   auto* raw = static_cast<cudnnBackendDescriptor_t*>(values);
   switch (name) {
     case CUDNN_ATTR_ENGINEHEUR_RESULTS:
-      *count = call_of(*c.other(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH)).convolution.has_plans()
-                   ? int64_t(DnnEngine::count)
-                   : 0;
+      *count = call_of(*c.other(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH)).plans();
       for (int64_t i = 0; i < std::min(wanted, *count); ++i) {
         *content(raw[i]) = {.type = CUDNN_BACKEND_ENGINECFG_DESCRIPTOR,
                             .finished = true,
@@ -221,7 +287,7 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t d, cudnnBackendA
       return CUDNN_STATUS_SUCCESS;
     case CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE:
       *count = 1;
-      *static_cast<int64_t*>(values) = kWorkspace;
+      *static_cast<int64_t*>(values) = planned(c).workspace_bytes();
       return CUDNN_STATUS_SUCCESS;
     default:
       return CUDNN_STATUS_NOT_SUPPORTED;
@@ -238,25 +304,29 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t d) {
 
 cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
                                   cudnnBackendDescriptor_t pack) {
-  const Shared configuration = content(plan)->other(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
-  const Shared graph = configuration->other(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH);
-  DnnConvolution call = call_of(*graph).convolution;
-  call.engine = configuration->engine;
+  Call call = planned(*content(plan));
   const Content& c = *content(pack);
-  int64_t ids[3] = {};
-  void *data[3] = {}, *workspace = nullptr;
-  c.get(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, ids, 3);
-  c.get(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, data, 3);
+  std::vector<int64_t> ids(c.count(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS));
+  std::vector<void*> data(ids.size());
+  void* workspace = nullptr;
+  c.get(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, ids.data(), ids.size());
+  c.get(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, data.data(), data.size());
   c.get(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, &workspace);
-  for (DnnTensor* t : {&call.x, &call.w, &call.y})
-    for (int i = 0; i < 3; ++i)
-      if (ids[i] == t->id) t->data = data[i];
-  if (!call.has_data() || !workspace) return CUDNN_STATUS_BAD_PARAM;
+  std::map<int64_t, void*> places;
+  for (size_t i = 0; i < ids.size(); ++i) places[ids[i]] = data[i];
+  for (DnnTensor* t : {&call.convolution.x, &call.convolution.w, &call.convolution.y})
+    t->data = places[t->id];
+  const bool placed =
+      call.is_attention() ? call.attention.place(places) : call.convolution.has_data();
+  if (!placed || !workspace) return CUDNN_STATUS_BAD_PARAM;
   cuda_on_cpu::submit(handle->stream, [call, workspace]() mutable {
     cuda_on_cpu::Access access;
     // Callers must not rely on the old contents.
-    std::memset(workspace, 0xff, size_t(kWorkspace));
-    call.run();
+    std::memset(workspace, 0xff, size_t(call.workspace_bytes()));
+    if (call.is_attention())
+      call.attention.run();
+    else
+      call.convolution.run();
   });
   return CUDNN_STATUS_SUCCESS;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Declares the names and rules of cuDNN's backend interface that kernels/cuda/*_cudnn.* use.
-// cudnn.cpp computes convolutions, and copies of their results to f32; it has no other operations.
+// cudnn.cpp computes convolutions with copies of their results to f32, and graphs of attention.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,28 @@ enum cudnnStatus_t {
   CUDNN_STATUS_BAD_PARAM = 2000,
   CUDNN_STATUS_NOT_SUPPORTED = 3000
 };
-enum cudnnDataType_t { CUDNN_DATA_FLOAT = 0, CUDNN_DATA_HALF = 2, CUDNN_DATA_BFLOAT16 = 9 };
+enum cudnnDataType_t {
+  CUDNN_DATA_FLOAT = 0,
+  CUDNN_DATA_HALF = 2,
+  CUDNN_DATA_INT32 = 4,
+  CUDNN_DATA_BFLOAT16 = 9,
+  CUDNN_DATA_BOOLEAN = 11
+};
 enum cudnnConvolutionMode_t { CUDNN_CROSS_CORRELATION = 1 };
-enum cudnnPointwiseMode_t { CUDNN_POINTWISE_IDENTITY = 21, CUDNN_POINTWISE_BINARY_SELECT = 801 };
-enum cudnnReduceTensorOp_t { CUDNN_REDUCE_TENSOR_ADD = 0 };
+enum cudnnPointwiseMode_t {
+  CUDNN_POINTWISE_ADD = 0,
+  CUDNN_POINTWISE_MUL = 1,
+  CUDNN_POINTWISE_DIV = 6,
+  CUDNN_POINTWISE_SUB = 9,
+  CUDNN_POINTWISE_EXP = 13,
+  CUDNN_POINTWISE_LOG = 15,
+  CUDNN_POINTWISE_IDENTITY = 21,
+  CUDNN_POINTWISE_CMP_GE = 303,
+  CUDNN_POINTWISE_CMP_LT = 304,
+  CUDNN_POINTWISE_GEN_INDEX = 501,
+  CUDNN_POINTWISE_BINARY_SELECT = 601
+};
+enum cudnnReduceTensorOp_t { CUDNN_REDUCE_TENSOR_ADD = 0, CUDNN_REDUCE_TENSOR_MAX = 3 };
 enum cudnnBackendHeurMode_t { CUDNN_HEUR_MODE_FALLBACK = 2, CUDNN_HEUR_MODE_A = 3 };
 enum cudnnBackendNumericalNote_t {
   CUDNN_NUMERICAL_NOTE_TENSOR_CORE = 0,

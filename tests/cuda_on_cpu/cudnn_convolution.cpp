@@ -4,9 +4,6 @@
 
 #include <vector>
 
-#include "kernels/bf16_value.hpp"
-#include "kernels/f16_value.hpp"
-
 namespace cuda_on_cpu {
 namespace {
 
@@ -23,17 +20,10 @@ float round_to_tf32(float x) {
   return std::isfinite(x) ? std::bit_cast<float>((u + 0xFFF + (u >> 13 & 1)) & ~0x1FFFu) : x;
 }
 
-float read(const DnnTensor& t, int64_t i) {
-  if (t.type == CUDNN_DATA_FLOAT) return static_cast<const float*>(t.data)[i];
-  const uint16_t bits = static_cast<const uint16_t*>(t.data)[i];
-  return t.type == CUDNN_DATA_HALF ? to_float(kernels::loops::F16{bits})
-                                   : to_float(kernels::loops::Bf16{bits});
-}
-
 std::vector<float> operand(const DnnTensor& t, DnnEngine engine) {
   std::vector<float> out(size_t(count_of(t)));
   for (size_t i = 0; i < out.size(); ++i) {
-    out[i] = read(t, int64_t(i));
+    out[i] = t.read(int64_t(i));
     if (engine == DnnEngine::tensor_core && t.type == CUDNN_DATA_FLOAT)
       out[i] = round_to_tf32(out[i]);
   }
@@ -85,11 +75,7 @@ bool DnnConvolution::has_plans() {
   return to.type == CUDNN_DATA_FLOAT && x.sizes[1] % 8 == 0 && y.sizes[1] % 8 == 0 && beta == 0;
 }
 
-bool DnnConvolution::has_data() const {
-  for (const DnnTensor* t : {&x, &w, &y})
-    if (!t->data || reinterpret_cast<uintptr_t>(t->data) % uintptr_t(t->alignment)) return false;
-  return true;
-}
+bool DnnConvolution::has_data() const { return x.has_data() && w.has_data() && y.has_data(); }
 
 void DnnConvolution::run() {
   const bool forward = operation == CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR,
@@ -117,14 +103,8 @@ void DnnConvolution::run() {
   static int calls = 0;
   const double error = engine == DnnEngine::unordered ? 1 + 0.001 * (++calls % 5) : 1;
   for (size_t i = 0; i < sums.size(); ++i) {
-    const double before = beta != 0 ? double(beta) * double(read(to, int64_t(i))) : 0;
-    const float value = float(double(alpha) * error * sums[i] + before);
-    if (to.type == CUDNN_DATA_FLOAT)
-      static_cast<float*>(to.data)[i] = value;
-    else
-      static_cast<uint16_t*>(to.data)[i] = to.type == CUDNN_DATA_HALF
-                                               ? kernels::loops::round_to_f16(value).bits
-                                               : kernels::loops::round_to_bf16(value).bits;
+    const double before = beta != 0 ? double(beta) * double(to.read(int64_t(i))) : 0;
+    to.write(int64_t(i), float(double(alpha) * error * sums[i] + before));
   }
 }
 

@@ -2,19 +2,9 @@
 // One convolution of the emulated cuDNN.
 #pragma once
 
-#include <array>
-#include <cstdint>
-
-#include "cudnn.h"
+#include "cudnn_tensor.hpp"
 
 namespace cuda_on_cpu {
-
-struct DnnTensor {
-  int64_t id = 0, alignment = 1;
-  cudnnDataType_t type = CUDNN_DATA_FLOAT;
-  std::array<int64_t, 4> sizes{}, strides{};
-  void* data = nullptr;
-};
 
 // The engines of the emulated cuDNN, in the order of its proposals.
 enum class DnnEngine : int64_t {

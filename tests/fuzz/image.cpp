@@ -2,7 +2,6 @@
 // Reads an image file of any format, and applies the ops that follow in real decks. The chunks of a
 // PNG get right checksums, which no mutation would find, unless the file has an odd number of
 // bytes.
-#include <algorithm>
 #include <cstring>
 
 #include "data/ops/pipeline.hpp"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checks a preprocessing string as part of a deck, makes its ops, and applies them to a sample with
 // every kind of field.
-#include <algorithm>
 #include <cstring>
 
 #include "base/error.hpp"

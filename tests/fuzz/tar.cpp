@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The first byte selects the reader of the rest: 'i' a stored index, 'c' a shard whose headers get
 // right checksums (which no mutation would find), anything else a shard without changes.
-#include <algorithm>
 #include <cstring>
 
 #include "base/hash.hpp"

@@ -39,10 +39,8 @@ class HeadCase {
     if (geometry_.accumulation > 1)
       base::fail(base::Exit::mesh, "{}: {} slices do not fit {} rows", group, geometry_.slices,
                  batch_);
-    // Sets of rows need not be cut, and this head exchanges nothing.
-    whole_ = towers_ > 1;
-    if (whole_) geometry_.micro_batch = batch_;
-    head_ = models::make_head(options_, "head", in_, list_);
+    if (whole()) geometry_.micro_batch = batch_;
+    head_ = models::make_head(options_, "head", in(), list_);
     check_parameters();
   }
 
@@ -61,6 +59,9 @@ class HeadCase {
   }
 
  private:
+  int64_t in() const { return channels_ * positions_; }
+  // True if every rank has all rows: sets of rows need not be cut, and the head exchanges nothing.
+  bool whole() const { return towers_ > 1; }
   static std::string name_of(const shard::Parameter& p) { return p.path.substr(5); }  // "head/"
   std::string set_of(const shard::Parameter& p) const { return group_ + "/params/" + name_of(p); }
 
@@ -72,7 +73,6 @@ class HeadCase {
     batch_ = shape[0];
     channels_ = shape[1];
     positions_ = shape.size() == 4 ? shape[2] * shape[3] : 1;
-    in_ = channels_ * positions_;
     input_ = channels_last(file_.floats(group_ + "/input", shape));
   }
   Floats channels_last(const Floats& x) const {
@@ -120,7 +120,7 @@ class HeadCase {
   }
   std::vector<int64_t> widths(Keys& keys) {
     std::vector<int64_t> dims = keys.integers("dims");
-    if (dims.size() < 2 || dims[0] != in_) keys.wrong("dims", "not the widths of this input");
+    if (dims.size() < 2 || dims[0] != in()) keys.wrong("dims", "not the widths of this input");
     return {dims.begin() + 1, dims.end()};
   }
   std::shared_ptr<models::SwavHeadOptions> read_swav(Keys& keys) {
@@ -138,7 +138,7 @@ class HeadCase {
   }
   std::shared_ptr<models::DinoHeadOptions> read_dino(Keys& keys) {
     auto o = std::make_shared<models::DinoHeadOptions>();
-    if (keys.integer("in_dim", in_) != in_) keys.wrong("in_dim", "not the width of this input");
+    if (keys.integer("in_dim", in()) != in()) keys.wrong("in_dim", "not the width of this input");
     o->prototypes = keys.integers("num_clusters").at(0);
     o->layers = keys.integer("num_layers", 3);
     o->hidden = keys.integer("hidden_dim", 2048);
@@ -164,7 +164,7 @@ class HeadCase {
       file_.fail(group_, fmt::format("has {} parameters, the head {}", recorded, found));
   }
 
-  int64_t first() const { return whole_ ? 0 : geometry_.first_example(mesh_, 0); }
+  int64_t first() const { return whole() ? 0 : geometry_.first_example(mesh_, 0); }
   int64_t examples() const { return geometry_.micro_batch; }
   std::vector<View> make_outputs(Workbench& bench) const {
     std::vector<View> y;
@@ -172,8 +172,8 @@ class HeadCase {
     return y;
   }
   View input_of(Workbench& bench) const {
-    const auto begin = input_.begin() + first() * in_;
-    return bench.copy(Floats(begin, begin + examples() * in_));
+    const auto begin = input_.begin() + first() * in();
+    return bench.copy(Floats(begin, begin + examples() * in()));
   }
 
   void train(Workbench& bench, Report& report) {
@@ -196,7 +196,7 @@ class HeadCase {
     const Floats got = bench.read(dx);
     const std::string set = group_ + "/grad_input";
     const Floats want = channels_last(file_.floats(set, file_.shape(set)));
-    report.compare("input gradients", set, got.data(), want.data() + first() * in_, x.count,
+    report.compare("input gradients", set, got.data(), want.data() + first() * in(), x.count,
                    tolerance_of(file_, set, settings_, 0.1));
     compare_gradients(bench, report);
   }
@@ -258,8 +258,7 @@ class HeadCase {
   std::string group_;
   const Settings& settings_;
   comm::Mesh& mesh_;
-  int64_t batch_ = 0, channels_ = 0, positions_ = 1, in_ = 0, towers_ = 1;
-  bool whole_ = false;  // every rank has all rows
+  int64_t batch_ = 0, channels_ = 0, positions_ = 1, towers_ = 1;
   Floats input_;
   models::HeadOptions options_;
   step::Geometry geometry_;

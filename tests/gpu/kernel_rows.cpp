@@ -181,9 +181,27 @@ void add_norm(std::vector<Row>& rows, const char* what, int64_t n, int64_t width
   });
 }
 
+// Rows of texts as in training: an example in four is predicted autoregressively, and has the rows
+// up to the last label of a short caption.
+struct Packing {
+  std::vector<int32_t> offsets{};
+  bool queries = false, keys = false;  // which are packed
+};
+Packing packing_of(const Model& m, bool keys) {
+  constexpr int64_t kCaption = 14;
+  Packing out{{0}, true, keys};
+  for (int64_t b = 0; b < m.batch; ++b)
+    out.offsets.push_back(out.offsets.back() +
+                          int32_t(b % 4 == 0 ? std::min(kCaption, m.text) : m.text));
+  return out;
+}
+
 void add_attention(std::vector<Row>& rows, const char* what, const Model& m, int64_t queries,
-                   int64_t keys, Mask mask, double layers) {
-  const int64_t q = m.batch * queries * m.width, k = m.batch * keys * m.width,
+                   int64_t keys, Mask mask, double layers, const Packing& packing = {}) {
+  auto elements = [&](bool packed, int64_t length) {
+    return (packed ? packing.offsets.back() : m.batch * length) * m.width;
+  };
+  const int64_t q = elements(packing.queries, queries), k = elements(packing.keys, keys),
                 dim = m.width / m.heads;
   auto shape = [=](Memory& t) {
     AttentionShape s{.batch = m.batch,
@@ -193,6 +211,8 @@ void add_attention(std::vector<Row>& rows, const char* what, const Model& m, int
                      .head_dim = dim,
                      .mask = mask};
     if (mask == Mask::per_example) s.flags = t.zeros(m.batch, DType::u8);
+    if (packing.queries) s.query_offsets = t.integers(packing.offsets);
+    if (packing.keys) s.key_offsets = t.integers(packing.offsets);
     return s;
   };
   const std::string name =
@@ -283,11 +303,9 @@ void add_optimizer(std::vector<Row>& rows, const Model& m) {
   add(rows, name, calls, [=](Memory& t) { return Cast{t.zeros(n, kNarrow), t.normals(n, kWide)}; });
 }
 
-}  // namespace
-
-std::vector<Row> rows_of(const Model& m) {
-  std::vector<Row> rows;
-  const int64_t image = m.batch * m.tokens, text = m.batch * m.text, d = m.width, v = m.vocabulary;
+// Adds the ops of the encoder, with GELU of both networks.
+void add_encoder(std::vector<Row>& rows, const Model& m) {
+  const int64_t image = m.batch * m.tokens, text = m.batch * m.text, d = m.width;
   const double enc = double(m.encoder), dec = double(m.decoder);
   const int64_t patch = m.patch * m.patch * 3, pixels = m.batch * m.side * m.side * 3;
   add(rows, fmt::format("{} images of {}, bytes", m.batch, m.side), 1, [=](Memory& t) {
@@ -322,7 +340,12 @@ std::vector<Row> rows_of(const Model& m) {
       return GeluBackward{t.zeros(n, kNarrow), t.normals(n, kNarrow), t.normals(n, kNarrow)};
     });
   }
+}
 
+// Adds the ops of the decoder, up to its logits.
+void add_decoder(std::vector<Row>& rows, const Model& m) {
+  const int64_t image = m.batch * m.tokens, text = m.batch * m.text, d = m.width, v = m.vocabulary;
+  const double dec = double(m.decoder);
   // Three tokens in four are the mask.
   std::vector<int32_t> ids = drawn(text, v, "ids");
   for (size_t i = 0; i < ids.size(); ++i)
@@ -344,13 +367,17 @@ std::vector<Row> rows_of(const Model& m) {
   add_norm(rows, "decoder", text, d, 3 * dec + 1);
   add_linear(rows, "decoder q, k, v, out, q, out", text, d, d, 6 * dec, false);
   add_linear(rows, "decoder k, v of the image", image, d, d, 2 * dec, false);
-  add_attention(rows, "decoder self", m, m.text, m.text, Mask::per_example, dec);
-  add_attention(rows, "decoder cross", m, m.text, m.tokens, Mask::full, dec);
+  add_attention(rows, "decoder self, packed", m, m.text, m.text, Mask::per_example, dec,
+                packing_of(m, true));
+  add_attention(rows, "decoder cross, packed", m, m.text, m.tokens, Mask::full, dec,
+                packing_of(m, false));
   add_linear(rows, "decoder mlp in", text, d, m.mlp, dec, false);
   add_linear(rows, "decoder mlp out", text, m.mlp, d, dec, false);
+}
 
-  // 30 % of the positions are targets.
-  const int64_t targets = text * 3 / 10;
+// Adds the logits and their loss. 30 % of the positions are targets.
+void add_loss(std::vector<Row>& rows, const Model& m) {
+  const int64_t text = m.batch * m.text, d = m.width, v = m.vocabulary, targets = text * 3 / 10;
   add_linear(rows, "logits", targets, d, v, 1, true);
   std::vector<int32_t> index;
   for (int64_t i = 0; i < targets; ++i) index.push_back(int32_t(i * text / targets));
@@ -381,9 +408,17 @@ std::vector<Row> rows_of(const Model& m) {
   add(rows, fmt::format("{} x {}, gradient", targets, v), 1, [=](Memory& t) {
     return Cast{t.zeros(targets * v, kNarrow), t.normals(targets * v, kWide)};
   });
+}
 
+}  // namespace
+
+std::vector<Row> rows_of(const Model& m) {
+  std::vector<Row> rows;
+  add_encoder(rows, m);
+  add_decoder(rows, m);
+  add_loss(rows, m);
   add_optimizer(rows, m);
-  const int64_t n = image * d;
+  const int64_t n = m.batch * m.tokens * m.width;
   add(rows, fmt::format("{}", n), 0, [=](Memory& t) {
     return Add{t.zeros(n, kWide), t.normals(n, kWide), t.normals(n, kWide)};
   });

@@ -2,7 +2,6 @@
 // Tests the batch group and state tensors on every mesh of 1, 2 and 4 ranks. Sums, gathered tensors
 // and the state that follows from them must have the bits of one rank alone. A step that is not
 // applied must leave the state.
-#include <cmath>
 
 #include "kernels/cast.hpp"
 #include "nn/batch_group.hpp"

@@ -8,7 +8,6 @@
 // 1e-5 of that run. Without `all`, only some of the pairs take the steps.
 #include <cmath>
 #include <cstdio>
-#include <fstream>
 #include <sstream>
 
 #include "checkpoint/checkpoint.hpp"

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <map>
+#include <optional>
 
 #include "checkpoint/checkpoint.hpp"
 #include "checkpoint/header.hpp"
@@ -133,6 +134,41 @@ class Names {
   checkpoint::Manifest manifest_;
 };
 
+// What became of damages.
+struct Tally {
+  int refused = 0, intact = 0, gone = 0;
+};
+
+// Restores into state `s`. Returns why the result is wrong; empty if it is right. contents(s) must
+// be one of `saved`. `now`: the newest file as it is, or none if it is gone.
+template <class ContentsOf>
+std::string restore_problem(comm::Comm& world, const std::string& root, checkpoint::State s,
+                            const std::map<int64_t, Contents>& saved, const ContentsOf& contents,
+                            const Names& names, const std::optional<std::string>& now,
+                            Tally& tally) {
+  for (const auto& tensor : s.tensors)
+    for (const auto& part : tensor.parts)
+      std::fill_n(static_cast<char*>(part.data),
+                  (part.end - part.begin) * device::size_of(tensor.type), '\x5a');
+  checkpoint::CheckpointOptions options;
+  options.resume = "must";
+  const auto restored = checkpoint::restore(world, root, s, options);
+  if (contents(s) != saved.at(restored->step))
+    return fmt::format("step {} came back with other contents", restored->step);
+  if (restored->step == 2) {
+    ++tally.intact;
+    return "";
+  }
+  if (!now) return restored->refused.empty() ? "" : "a file that is gone was refused";
+  if (restored->refused.size() != 1 ||
+      restored->refused[0].find("0000000002.h5: ") == std::string::npos)
+    return "refused without its name";
+  if (!names.rightly(restored->refused[0], *now))
+    return "refused for something else: " + restored->refused[0];
+  ++tally.refused;
+  return "";
+}
+
 int run(comm::Session& session, int argc, char** argv) {
   comm::Comm& world = session.world();
   if (world.size() != 1) {
@@ -168,37 +204,21 @@ int run(comm::Session& session, int argc, char** argv) {
   const std::string newest = root + "/0000000002.h5", good = io::read_file(newest);
 
   const Names names(newest, 2, good);
-  int failures = 0, refused = 0, intact = 0, gone = 0;
+  int failures = 0;
+  Tally tally;
   for (int i = 0; i < count; ++i) {
-    std::string content = good, what = damage(content, dice);
+    std::optional<std::string> content = good;
+    const std::string what = damage(*content, dice);
     if (what.empty()) {
       io::remove_file(newest);
-      ++gone;
-    } else
-      io::write_file_atomically(newest, content, false);
+      content.reset();
+      ++tally.gone;
+    } else {
+      io::write_file_atomically(newest, *content, false);
+    }
     std::string problem;
     try {
-      checkpoint::State s = state(0);
-      for (const auto& tensor : s.tensors)
-        for (const auto& part : tensor.parts)
-          std::fill_n(static_cast<char*>(part.data),
-                      (part.end - part.begin) * device::size_of(tensor.type), '\x5a');
-      checkpoint::CheckpointOptions options;
-      options.resume = "must";
-      auto restored = checkpoint::restore(world, root, s, options);
-      if (contents(s) != saved.at(restored->step))
-        problem = fmt::format("step {} came back with other contents", restored->step);
-      else if (restored->step == 2)
-        ++intact;
-      else if (what.empty())
-        problem = restored->refused.empty() ? "" : "a file that is gone was refused";
-      else if (restored->refused.size() != 1 ||
-               restored->refused[0].find("0000000002.h5: ") == std::string::npos)
-        problem = "refused without its name";
-      else if (!names.rightly(restored->refused[0], content))
-        problem = "refused for something else: " + restored->refused[0];
-      else
-        ++refused;
+      problem = restore_problem(world, root, state(0), saved, contents, names, content, tally);
     } catch (const std::exception& e) {
       problem = fmt::format("no way back: {}", e.what());
     }
@@ -207,11 +227,11 @@ int run(comm::Session& session, int argc, char** argv) {
     std::printf("FAILED: damage %d (%s): %s\n", i, what.c_str(), problem.c_str());
   }
   std::printf("%d damages to %zu bytes: %d refused, %d in unused space, %d removed, %d failures\n",
-              count, good.size(), refused, intact, gone, failures);
+              count, good.size(), tally.refused, tally.intact, tally.gone, failures);
   for (const char* name : {"/0000000001.h5", "/0000000002.h5"}) io::remove_file(root + name);
   ::rmdir(root.c_str());
   // The restore must have refused most damages, or this test damages nothing.
-  return failures || refused < count / 2 ? 1 : 0;
+  return failures || tally.refused < count / 2 ? 1 : 0;
 }
 
 }  // namespace

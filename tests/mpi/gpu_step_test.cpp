@@ -10,6 +10,7 @@
 #include "comm/mesh.hpp"
 #include "device/gpu.hpp"
 #include "kernels/cast.hpp"
+#include "kernels/paths.hpp"
 #include "models/cappa.hpp"
 #include "ranks.hpp"
 #include "small_model.hpp"
@@ -299,13 +300,62 @@ void frozen_weights() {
   say(fmt::format("frozen weights: {} cases", cases));
 }
 
+// Steps at the widths and the text of S/16: libraries run all attention, although rows of the text
+// are packed.
+void attention_paths() {
+  models::CappaOptions model;
+  model.image_size = 64;
+  model.vocab_size = 61;
+  model.seq_len = 64;
+  model.masked_pred_prob = 0.5;
+  model.encoder = {.variant = "", .patch = 16, .depth = 1, .width = 384, .mlp = 384, .heads = 6};
+  model.decoder = {.depth = 2, .width = 384, .mlp = 384, .heads = 6, .bias = true};
+  tests::Case c{
+      .mesh = {1, 1}, .micro_batch = 2, .level = "run", .kind = "adamw", .global_batch = 2};
+  auto train_and_score = [&](step::EngineOptions options, const char* name) {
+    options.model.options = std::make_shared<models::CappaOptions>(model);
+    comm::Mesh mesh = comm::make_mesh(*session, c.mesh, comm::SumOrder::library);
+    step::Engine engine(options, mesh, Kind::cuda);
+    engine.initialise();
+    engine.publish();
+    tests::MadeBatch batch(model, 0, 2);
+    const step::StepReport& report = engine.step(
+        1, [&](int64_t) { return tests::owned(std::make_shared<tests::MadeBatch>(model, 0, 2)); });
+    expect(report.sums[models::Cappa::Sums::examples_ar] == 1,
+           fmt::format("{}: {} examples are autoregressive, not 1 of 2", name,
+                       report.sums[models::Cappa::Sums::examples_ar]));
+    const kernels::PathCounts before = kernels::path_counts(engine.queue());
+    double nll[2], weight[2];
+    tests::score(engine, batch.host, nll, weight);
+    const kernels::PathCounts scored = kernels::since(kernels::path_counts(engine.queue()), before);
+    // The encoder has one attention, each layer of the decoder two. Evaluations have no backward.
+    const auto library = options.operands == device::DType::f32 ? kernels::Path::attention_products
+                                                                : kernels::Path::attention_cudnn;
+    for (auto [what, counts, calls] :
+         {std::tuple{"training", report.paths, 10}, {"scoring", scored, 5}})
+      for (int i = 0; i < int(counts.size()); ++i)
+        expect(counts[size_t(i)] == (kernels::Path(i) == library ? calls : 0),
+               fmt::format("{}, {}: {} is {}", name, what, kernels::name_of(kernels::Path(i)),
+                           counts[size_t(i)]));
+  };
+  auto options = tests::engine_options(c, kSteps);
+  options.tf32 = true;
+  train_and_score(options, "tf32");
+  options.tf32 = false;
+  options.operands = device::DType::bf16;
+  train_and_score(options, "bf16");
+}
+
 int run(comm::Session& s, int, char**) {
   session = &s;
   setenv("CUDA_ON_CPU_LATE", "1", 1);
   setenv("CUDA_ON_CPU_GPUS", std::to_string(s.world().size()).c_str(), 1);
   device::use_gpu(s.local_rank());
   steps("mpi", s.world().size() > 1);
-  if (s.world().size() > 1) steps("auto", false);
+  if (s.world().size() > 1)
+    steps("auto", false);
+  else
+    attention_paths();
   host_times();
   frozen_weights();
   const int64_t total = s.world().sum(int64_t{failures});

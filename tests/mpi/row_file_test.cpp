@@ -7,7 +7,6 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <cstring>
 #include <functional>
 
 #include "comm/together.hpp"

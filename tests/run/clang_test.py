@@ -110,7 +110,7 @@ def main():
         common = compiled_headers(scratch, next(iter(found.values()))[1]) if found else ""
 
         def problems_of(names):
-            """What Clang says about the sources. Names of two sources may clash, so halves are read again."""
+            """Returns what Clang reports about the sources. Names of two sources may clash, so halves are read again."""
             folder, arguments = joined(found, names, scratch)
             headers = ["-include-pch", common] if "-fsyntax-only" in arguments else []
             done = clang([*headers, *arguments], folder)

@@ -13,6 +13,7 @@ import h5py
 import numpy as np
 
 import harness
+import numpy_vit
 
 CLASSES = ["ant", "bee", "cat", "dog"]
 
@@ -53,49 +54,18 @@ every_steps = 6
 """
 
 
-def gelu(x):
-    return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
-
-
-def layer_norm(p, path, x):
-    mean, variance = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
-    return (x - mean) / np.sqrt(variance + 1e-6) * p[path + "/scale"] + p[path + "/bias"]
-
-
-def attention(p, path, queries, memory):
-    q, k, v = (np.einsum("ble,ehd->blhd", x, p[f"{path}/{name}/kernel"]) + p[f"{path}/{name}/bias"]
-               for name, x in (("query", queries), ("key", memory), ("value", memory)))
-    scores = np.einsum("bqhd,bkhd->bhqk", q, k) / np.sqrt(q.shape[-1])
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    weights /= weights.sum(-1, keepdims=True)
-    return np.einsum("bhqk,bkhd,hde->bqe", weights, v, p[path + "/out/kernel"]) + p[path + "/out/bias"]
-
-
-def mlp(p, path, x):
-    h = gelu(x @ p[path + "/Dense_0/kernel"] + p[path + "/Dense_0/bias"])
-    return h @ p[path + "/Dense_1/kernel"] + p[path + "/Dense_1/bias"]
-
-
 def logits_of(p, images, pool):
-    """Computes the logits of the published ViT on 16 x 16 images in patches of 8, in double."""
-    n = len(images)
-    patches = images.reshape(n, 2, 8, 2, 8, 3).transpose(0, 1, 3, 2, 4, 5).reshape(n, 4, 192)
-    x = patches @ p["encoder/embedding/kernel"].reshape(192, -1) + p["encoder/embedding/bias"] + p["encoder/pos_embedding"]
-    if pool == "tok":
-        x = np.concatenate([np.tile(p["encoder/cls"], (n, 1, 1)), x], axis=1)
-    block = "encoder/Transformer/encoderblock_0"
-    y = layer_norm(p, block + "/LayerNorm_0", x)
-    x = x + attention(p, block + "/MultiHeadDotProductAttention_0", y, y)
-    x = x + mlp(p, block + "/MlpBlock_0", layer_norm(p, block + "/LayerNorm_1", x))
-    x = layer_norm(p, "encoder/Transformer/encoder_norm", x)
+    """Computes the logits of the published ViT, in double."""
+    n, x = len(images), numpy_vit.taps(p, images, class_token=pool == "tok")["encoded"]
     if pool == "gap":
         pooled = x.mean(1)
     elif pool == "tok":
         pooled = x[:, 0]
     else:
         head = "encoder/MAPHead_0"
-        a = attention(p, head + "/MultiHeadDotProductAttention_0", np.tile(p[head + "/probe"], (n, 1, 1)), x)
-        pooled = (a + mlp(p, head + "/MlpBlock_0", layer_norm(p, head + "/LayerNorm_0", a)))[:, 0]
+        probe = np.tile(p[head + "/probe"], (n, 1, 1))
+        a = numpy_vit.attention(p, head + "/MultiHeadDotProductAttention_0", probe, x)
+        pooled = (a + numpy_vit.mlp(p, head + "/MlpBlock_0", numpy_vit.layer_norm(p, head + "/LayerNorm_0", a)))[:, 0]
     return pooled @ p["head/kernel"] + p["head/bias"]
 
 

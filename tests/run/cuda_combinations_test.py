@@ -9,7 +9,8 @@ import re
 import shutil
 
 import harness
-from cuda_harness import CPU, EMULATED, SETTINGS, CudaTest, sets
+from cuda_harness import CPU, EMULATED, SETTINGS, CudaTest
+from harness import sets
 
 FP16 = ["precision.compute=fp16", "precision.loss_scale.init=1024", "precision.loss_scale.growth_interval=2", "optimizer.kind=adamw"]
 

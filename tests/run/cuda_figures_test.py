@@ -17,7 +17,8 @@ import numpy as np
 from PIL import Image
 
 import harness
-from cuda_harness import EMULATED, CudaTest, sets
+from cuda_harness import EMULATED, CudaTest
+from harness import sets
 
 
 class Figures(CudaTest):

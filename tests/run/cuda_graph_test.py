@@ -7,7 +7,8 @@ Passes that no graph can repeat run without graphs and log this, or the key is r
 import re
 
 import harness
-from cuda_harness import EMULATED, CudaTest, sets
+from cuda_harness import EMULATED, CudaTest
+from harness import sets
 
 # an odd number of passes, so the first pass of a step alternates between the sets of inputs
 STEPS, PASSES = 6, 5
@@ -53,6 +54,11 @@ class CudaGraph(CudaTest):
         self.assertIn("graphs   forward and backward of a pass are recorded", self.output)
         self.same("on", "off")
         self.assertEqual([r["hfu"] is None for r in rows], [r["hfu"] is None for r in without])
+        # Launches of graphs count the ways of their ops.
+        ways = [[[r[key] for key in ("attention_cudnn", "attention_products", "attention_own", "fallbacks")] for r in run]
+                for run in (rows, without)]
+        self.assertEqual(*ways)
+        self.assertGreater(sum(ways[0][-1]), 0)
         self.assertGreaterEqual(graphs, least)
         self.assertGreater(launched, graphs)
         return launched, graphs

@@ -4,14 +4,11 @@ import os
 import shutil
 
 import harness
+from harness import sets
 
 CPU, EMULATED = harness.TRAINER, os.environ["TRAINER_ON_EMULATOR"]
 SETTINGS = ["train.total_steps=4", "train.global_batch=4", "train.micro_batch=2", "schedule.default.warmup_steps=1",
             "checkpoint.every_steps=2", "eval.val.every_steps=4", "loader.threads=1"]
-
-
-def sets(*settings):
-    return [arg for s in settings for arg in ("--set", s)]
 
 
 class CudaTest(harness.RunTest):

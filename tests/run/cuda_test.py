@@ -45,6 +45,11 @@ class Cuda(CudaTest):
         self.expect(0, args=[self.deck(), "--mode", "plan", "--ranks", "1", *sets])
         for name, mib in re.findall(r"^ +([a-z]\S*) +[0-9,]+ bytes +(\S+) MiB", self.output, re.M):
             self.assertEqual(said[said.index(name) + 1], mib, self.output)
+        self.assertIn("bounds   per rank and step", self.output)
+        *kinds, (name, total) = re.findall(r"^ +(\S.*?) +\d+ calls .* (\S+) ms$", self.output, re.M)
+        self.assertEqual(name, "sum")
+        self.assertIn("gemm", [kind for kind, _ in kinds])
+        self.assertAlmostEqual(sum(float(ms) for _, ms in kinds), float(total), delta=0.002 * len(kinds))
 
     def test_two_ranks(self):
         cpu = self.train("cpu", "cpu")

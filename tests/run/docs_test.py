@@ -36,6 +36,11 @@ SMALLER = ((r"depth = \d+, width = \d+, mlp = \d+, heads = \d+",
             "total_steps = 20, global_batch = 16, micro_batch = 8"),
            ("total_steps = 400, global_batch = 64, micro_batch = 32",
             "total_steps = 20, global_batch = 16, micro_batch = 8"),
+           ("total_steps = [46]00, global_batch = 64, micro_batch = 64",
+            "total_steps = 4, global_batch = 16, micro_batch = 16"),
+           ('"resnet", depth = 18, width = 16', '"resnet", depth = 18, width = 4'),
+           ("channels = 64, layers", "channels = 16, layers"),
+           ("channels = 128, layers", "channels = 32, layers"),
            ("total_steps = 1000, global_batch = 64", "total_steps = 1000, global_batch = 4"))
 
 

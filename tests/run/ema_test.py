@@ -9,13 +9,9 @@ import h5py
 import numpy as np
 
 import harness
+from harness import sets
 
 EMA = "\n[ema]\ndecay = 0.9\nwarmup_steps = 4\nevery_steps = 2\n"
-
-
-def sets(*pairs):
-    """Returns the program's arguments for KEY=VALUE pairs."""
-    return [word for pair in pairs for word in ("--set", pair)]
 
 
 EACH = sets("checkpoint.every_steps=1", "checkpoint.keep_last=20")

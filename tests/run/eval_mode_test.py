@@ -14,14 +14,10 @@ import h5py
 import numpy as np
 
 import harness
+from harness import sets
 
 EMA = "\n[ema]\ndecay = 0.5\n"
 SHUFFLED = '\n[eval.shuffled]\nkind = "perplexity"\ndata = "train"\nevery_steps = 4\nshuffle_images = true\n'
-
-
-def sets(*pairs):
-    """Returns the program's arguments for KEY=VALUE pairs."""
-    return [word for pair in pairs for word in ("--set", pair)]
 
 
 def listing(folder):

@@ -13,6 +13,7 @@ import tarfile
 
 import harness
 import processes
+from harness import sets
 
 SIZE = 240
 CLASSES = ["a cat", "red", "two", "water", "tree"]
@@ -24,10 +25,6 @@ EVALUATORS = {
     "probe": 'kind = "fewshot"\ntrain_data = "big"\nshots = [3, 50]\nl2_reg = [1024, 1]',
     "zero": f'kind = "scoring"\nclasses = {json.dumps(CLASSES)}',
 }
-
-
-def sets(*pairs):
-    return [word for pair in pairs for word in ("--set", pair)]
 
 
 class EvaluationResume(harness.RunTest):

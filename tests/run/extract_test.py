@@ -16,48 +16,13 @@ import h5py
 import numpy as np
 
 import harness
+import numpy_vit
 import place
 import processes
+from harness import sets
 
 SAMPLES = 41
 CLASSES = ["a red car", "cat", "two cows", "ox", "hens"]
-
-
-def sets(*pairs):
-    """Returns the program's arguments for KEY=VALUE pairs."""
-    return [word for pair in pairs for word in ("--set", pair)]
-
-
-def layer_norm(p, path, x):
-    mean, variance = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
-    return (x - mean) / np.sqrt(variance + 1e-6) * p[path + "/scale"] + p[path + "/bias"]
-
-
-def attention(p, path, queries, memory):
-    q, k, v = (np.einsum("ble,ehd->blhd", x, p[f"{path}/{name}/kernel"]) + p[f"{path}/{name}/bias"]
-               for name, x in (("query", queries), ("key", memory), ("value", memory)))
-    scores = np.einsum("bqhd,bkhd->bhqk", q, k) / np.sqrt(q.shape[-1])
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    weights /= weights.sum(-1, keepdims=True)
-    return np.einsum("bhqk,bkhd,hde->bqe", weights, v, p[path + "/out/kernel"]) + p[path + "/out/bias"]
-
-
-def mlp(p, path, x):
-    h = x @ p[path + "/Dense_0/kernel"] + p[path + "/Dense_0/bias"]
-    h = 0.5 * h * (1 + np.tanh(np.sqrt(2 / np.pi) * (h + 0.044715 * h**3)))
-    return h @ p[path + "/Dense_1/kernel"] + p[path + "/Dense_1/bias"]
-
-
-def encoder(p, images):
-    """Computes the taps block00 and encoded of a ViT with patches of 8 and one block, in double."""
-    n = len(images)
-    patches = images.reshape(n, 2, 8, 2, 8, 3).transpose(0, 1, 3, 2, 4, 5).reshape(n, 4, 192)
-    x = patches @ p["encoder/embedding/kernel"].reshape(192, -1) + p["encoder/embedding/bias"] + p["encoder/pos_embedding"]
-    block = "encoder/Transformer/encoderblock_0"
-    y = layer_norm(p, block + "/LayerNorm_0", x)
-    x = x + attention(p, block + "/MultiHeadDotProductAttention_0", y, y)
-    x = x + mlp(p, block + "/MlpBlock_0", layer_norm(p, block + "/LayerNorm_1", x))
-    return {"block00": x, "encoded": layer_norm(p, "encoder/Transformer/encoder_norm", x)}
 
 
 CAPTIONER = """
@@ -176,7 +141,7 @@ class Rows(harness.RunTest):
         self.train()
         taps = 'extract.taps=["block00", "encoded", "pre_logits", "block00_mean"]'
         first = self.extract(taps, mentions=("rows=41 of=41", "done     exit=0"))
-        want = encoder(self.parameters(), self.images())
+        want = numpy_vit.taps(self.parameters(), self.images())
         want["block00_mean"], want["pre_logits"] = want["block00"].mean(1), want["encoded"].mean(1)
         with h5py.File(first) as f:
             self.assertEqual(sorted(f["features"]), sorted(want))
@@ -237,7 +202,7 @@ class Rows(harness.RunTest):
         whole = self.extract(*slow, out=self.folder + "/whole.h5", ranks=2)
         draws = random.Random(22)
         part, progress = self.out + ".part", self.out + ".progress"
-        env = {**os.environ, "LD_PRELOAD": os.environ["INJECT_LIBRARY"], "INJECT_UNDER": self.folder,
+        env = {**os.environ, "LD_PRELOAD": harness.preload(os.environ["INJECT_LIBRARY"]), "INJECT_UNDER": self.folder,
                "INJECT_ENDS": "rows.h5.progress", "INJECT": "0:0:slow=30+"}
 
         def rows():
@@ -436,7 +401,7 @@ class Rows(harness.RunTest):
             value = self.rows("eval")[-1]
             out = self.mode("predict", "predict.evaluator=kinds", "predict.top_k=3", model, out=f"{self.folder}/{loss}.h5", ranks=2)
             p = self.parameters(12)
-            x = encoder(p, self.images("train"))["encoded"].mean(1) @ p["head/kernel"] + p["head/bias"]
+            x = numpy_vit.taps(p, self.images("train"))["encoded"].mean(1) @ p["head/kernel"] + p["head/bias"]
             with h5py.File(out) as f:
                 logit, label, top, share = (f[name][()] for name in ("logit", "label", "top_class", "top_probability"))
                 np.testing.assert_array_equal(f["prediction"], logit.argmax(1))

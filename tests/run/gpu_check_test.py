@@ -64,6 +64,14 @@ class GpuCheck(harness.RunTest):
         self.assertEqual([r["verdict"] for r in steps["mesh"]], ["skipped", "skipped"])
         self.assertEqual(steps["ops"][0]["output"], ["on NVIDIA H200", "expected 1, got 2"])
 
+    def test_work_that_a_library_refused_fails(self):
+        refused = "echo rank=0 level=warning step=0 fallback product: no kernel for 5x5;"
+        self.programs(kernel_table=refused, trainer='echo "{\\"ms_per_step\\":1,\\"attention_own\\":12,\\"fallbacks\\":0}"')
+        self.assertEqual(self.check("--only", "table", "training"), 1)
+        self.assertRegex(self.output, r"table +kernel table +failed \(exit 1\)[^\n]*\n[^\n]*no kernel for 5x5")
+        self.assertRegex(self.output, r"training +this program, B/16, bf16 +failed")
+        self.assertIn("12 attention_own per step", self.output)
+
     def test_without_a_gpu_it_is_skipped(self):
         self.programs(kernel_table="echo no GPU here; exit 77")
         self.assertEqual(self.check(), 77)

@@ -33,6 +33,16 @@ def png(seed, size=20):
     return out.getvalue()
 
 
+def preload(library):
+    """Returns the libraries to load before the C library: this one, and those of the environment (tests/inject/rest.cpp)."""
+    return ":".join(filter(None, [library, os.environ.get("LD_PRELOAD")]))
+
+
+def sets(*pairs):
+    """Returns the program's arguments for KEY=VALUE pairs."""
+    return [word for pair in pairs for word in ("--set", pair)]
+
+
 def wall_time(seconds):
     """Returns the arguments of a job with this many seconds."""
     return ["--set", f"limits.wall_time={seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"]
@@ -197,10 +207,10 @@ class RunTest(unittest.TestCase):
         return sorted(set(names) - {"latest.h5"})
 
     def tensors(self, step, folder=None):
-        """Returns every dataset under /params, /optimizer and /ema, as bytes."""
+        """Returns every dataset under /params, /optimizer, /ema and /teacher, as bytes."""
         out = {}
         with h5py.File(f"{folder or self.dir}/checkpoints/{step:010}.h5") as f:
-            for root in {"params", "optimizer", "ema"} & set(f):  # plain SGD keeps nothing
+            for root in {"params", "optimizer", "ema", "teacher"} & set(f):  # plain SGD keeps nothing
                 f[root].visititems(lambda name, d, root=root: out.__setitem__(f"{root}/{name}", d[()].tobytes())
                                    if isinstance(d, h5py.Dataset) else None)
         return out

@@ -12,10 +12,7 @@ import tarfile
 import zlib
 
 import harness
-
-
-def sets(*assignments):
-    return [part for text in assignments for part in ("--set", text)]
+from harness import sets
 
 
 def mixed(text):

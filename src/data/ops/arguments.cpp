@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/error.hpp"
-#include "base/narrow.hpp"
 #include "base/text.hpp"
 #include "data/hint.hpp"
 #include "data/ops/op.hpp"

@@ -3,7 +3,6 @@
 // position, so the crops differ in every epoch and do not depend on ranks or threads.
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <optional>
 
 #include "base/error.hpp"

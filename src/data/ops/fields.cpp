@@ -57,7 +57,7 @@ class Copy : public Op {
   std::string in_, out_;
 };
 
-// Adds the sample's number within its data set, which memory banks and neighbours need.
+// Adds the number of the sample within its data set.
 class SampleIndex : public Op {
  public:
   explicit SampleIndex(const Arguments& a) : key_(a.text("key")) {}

@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "base/error.hpp"
-#include "data/hint.hpp"
 #include "data/images/decode.hpp"
 
 namespace data {

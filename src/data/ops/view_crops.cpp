@@ -142,11 +142,12 @@ class MultiCrop : public Op {
     const std::vector<float> counts = a.numbers("counts"), sizes = a.numbers("sizes");
     std::vector<CropLimits> limits = crop_limits(a);
     if (counts.size() != sizes.size())
-      a.fail("counts",
-             fmt::format("{} numbers of crops for {} sizes", counts.size(), sizes.size()));
+      a.fail("counts", fmt::format("{} numbers of crops for {} sizes; give one for each",
+                                   counts.size(), sizes.size()));
     if (limits.size() == 1) limits.resize(sizes.size(), limits.front());
     if (limits.size() != sizes.size())
-      a.fail("scale", fmt::format("{} pairs for {} sizes", limits.size(), sizes.size()));
+      a.fail("scale", fmt::format("{} pairs for {} sizes; give one, or one for each", limits.size(),
+                                  sizes.size()));
     for (size_t i = 0; i < sizes.size(); ++i) {
       const int64_t count = whole(a, "counts", counts[i], kMostViews),
                     size = whole(a, "sizes", sizes[i], 1 << 16);
@@ -247,7 +248,8 @@ class ExactSize : public Op {
 class ResizeShorter : public ExactSize {
  public:
   explicit ResizeShorter(const Arguments& a) : ExactSize(a), size_(a.integer("size")) {
-    if (size_ < 1 || size_ > (1 << 16)) a.fail("size", fmt::format("a side of {} pixels", size_));
+    if (size_ < 1 || size_ > (1 << 16))
+      a.fail("size", fmt::format("a side of {} pixels; it may have 1 to {}", size_, 1 << 16));
   }
 
  protected:

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "data/sources/staging.hpp"
 
-#include <algorithm>
 #include <atomic>
 #include <cctype>
 #include <cstdlib>

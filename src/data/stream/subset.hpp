@@ -11,9 +11,9 @@
 
 namespace data {
 
-// Of n samples in an order drawn from `seed`, the part has those at [skip, skip + limit) or, given
-// fractions, at [skip_fraction n, (skip_fraction + fraction) n), rounded. limit 0 and fraction 0:
-// all that remain.
+// A part of n samples, which are in an order drawn from `seed`. It has those at
+// [skip, skip + limit) or, given fractions, at [skip_fraction n, (skip_fraction + fraction) n),
+// rounded. limit 0 and fraction 0: all that remain.
 struct Part {
   int64_t limit = 0, skip = 0;
   double fraction = 0, skip_fraction = 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Losses of embeddings over the whole global batch (ssl.md 3). A loss reads what the head has made
-// of all examples of a step, and writes the loss of each example and the gradients of this rank's
-// rows, including their part as other examples' keys. So no gradient is reduced.
+// Losses of embeddings over the whole global batch (ssl.md 3). A loss reads the head's outputs for
+// all examples of a step. It writes the loss of each example and the gradients of this rank's rows.
+// These include the rows' part as other examples' keys, so no gradient is reduced.
 //
 // Everything is defined over examples in the order of the global batch, never over ranks. Sums over
 // examples follow the tree of level "mesh", and products see one slice (design 3.4).
@@ -63,6 +63,20 @@ class EmbeddingLoss {
   // ctx.loss_scale. Reads and changes the states of the loss (ctx.states), and counts steps by
   // ctx.step. ctx is that of the last pass.
   virtual void run(nn::Context& ctx, const StepEmbeddings& step) const = 0;
+};
+
+// A loss whose examples read no other example of their step, only states. Each pass of a step forms
+// its part and runs backward at once, so no pass runs forward twice.
+class SeparableLoss : public EmbeddingLoss {
+ public:
+  void run(nn::Context& ctx, const StepEmbeddings& step) const override {
+    for (size_t m = 0; m < step.parts.size(); ++m) form(ctx, step, m);
+    finish(ctx, step);
+  }
+  // Computes the losses and gradients of a part from the present states.
+  virtual void form(nn::Context& ctx, const StepEmbeddings& step, size_t part) const = 0;
+  // Changes the states, when all parts were formed.
+  virtual void finish(nn::Context& ctx, const StepEmbeddings& step) const = 0;
 };
 
 }  // namespace models

@@ -12,7 +12,7 @@ namespace {
 
 using device::DType;
 
-class MocoLoss : public EmbeddingLoss {
+class MocoLoss : public SeparableLoss {
  public:
   MocoLoss(const MocoLossOptions& options, int64_t width, ParameterList& list)
       : options_(options), width_(width) {
@@ -31,42 +31,46 @@ class MocoLoss : public EmbeddingLoss {
                  std::max<int64_t>(1, options_.queue_size / examples) * examples);
   }
 
-  void run(nn::Context& ctx, const StepEmbeddings& step) const override {
+  void form(nn::Context& ctx, const StepEmbeddings& step, size_t m) const override {
     CHECK(step.views == 1 && step.teacher_views == 1 && step.widths[0] == width_,
           "MoCo compares one query and one key");
     device::Arena::Scope scope(ctx.arena);
     const StepBatch batch(ctx, step);
+    const StepEmbeddings::Part& part = step.parts[m];
     const float cold = float(1 / options_.temperature);
-    const View queue = ctx.states->next(queue_);
-    std::vector<View> keys;
-    for (const auto& part : step.parts) {
-      keys.push_back(ctx.arena.temporary(ctx.batch * width_));
-      ctx.run(kernels::L2NormalizeForward{
-          .y = keys.back(), .x = part.teacher[0], .rows = ctx.batch, .width = width_});
-    }
+    const View queue = ctx.states->next(queue_), keys = ctx.arena.temporary(ctx.batch * width_);
+    make_keys(ctx, part, keys);
     const View labels =
         ctx.table(false, std::vector<int32_t>(static_cast<size_t>(batch.slice()), 0));
-    batch.for_slices([&](size_t m, int64_t j) {
+    for (int64_t j = 0; j < ctx.slices; ++j) {
       device::Arena::Scope slice_scope(ctx.arena);
       const int64_t n = batch.slice();
-      const View x = batch.rows(step.parts[m].outputs[0], j, width_),
-                 key = batch.rows(keys[m], j, width_), q = ctx.arena.temporary(n * width_),
-                 inverse = ctx.arena.temporary(n);
+      const View x = batch.rows(part.outputs[0], j, width_), key = batch.rows(keys, j, width_),
+                 q = ctx.arena.temporary(n * width_), inverse = ctx.arena.temporary(n);
       ctx.run(kernels::L2NormalizeForward{
           .y = q, .x = x, .inverse = inverse, .rows = n, .width = width_, .scale = cold});
       const View d = ctx.arena.temporary(n * width_);
-      compare(ctx, {q, key, queue, labels, batch.rows(step.parts[m].loss, j, 1), d},
+      compare(ctx, {q, key, queue, labels, batch.rows(part.loss, j, 1), d},
               float(1 / double(step.examples)));
-      ctx.run(kernels::L2NormalizeBackward{.dx = batch.rows(step.parts[m].gradients[0], j, width_),
+      ctx.run(kernels::L2NormalizeBackward{.dx = batch.rows(part.gradients[0], j, width_),
                                            .dy = d,
                                            .x = x,
                                            .inverse = inverse,
                                            .rows = n,
                                            .width = width_,
                                            .scale = cold});
+    }
+  }
+
+  // The keys of the batch replace the oldest ones.
+  void finish(nn::Context& ctx, const StepEmbeddings& step) const override {
+    device::Arena::Scope scope(ctx.arena);
+    const View keys = ctx.arena.temporary(ctx.batch * width_);
+    const View all = StepBatch(ctx, step).gather(width_, DType::f32, [&](size_t m) {
+      make_keys(ctx, step.parts[m], keys);
+      return keys;
     });
-    const View all = batch.gather(width_, DType::f32, [&](size_t m) { return keys[m]; });
-    ctx.run(kernels::QueueWrite{.queue = queue,
+    ctx.run(kernels::QueueWrite{.queue = ctx.states->next(queue_),
                                 .place = ctx.states->next(place_),
                                 .rows = all,
                                 .size = options_.queue_size,
@@ -82,6 +86,11 @@ class MocoLoss : public EmbeddingLoss {
     View loss;    // [n]
     View d;       // [n, width]: becomes the gradient of q
   };
+
+  void make_keys(nn::Context& ctx, const StepEmbeddings::Part& part, View keys) const {
+    ctx.run(kernels::L2NormalizeForward{
+        .y = keys, .x = part.teacher[0], .rows = ctx.batch, .width = width_});
+  }
 
   // Computes the loss of rows of queries, and its gradient times `scale`.
   void compare(nn::Context& ctx, const Rows& r, float scale) const {

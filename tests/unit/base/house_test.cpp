@@ -267,24 +267,43 @@ const std::map<std::string, std::string>& caption_files() {
   return files;
 }
 
-// A model declares what it measures and takes, so its words are its own.
-TEST(Style, OnlyModelsAndCaptionDataSpeakOfCaptions) {
-  const std::regex words(
-      "captio|loss_ar|loss_parallel|pad_id|label_smoothing|logits_mb|masked_pred|decoder_ids",
-      std::regex::icase);
+// Words of models may stand in src/models alone, and in the files that `allowed` names with a
+// reason.
+void expect_words_of_models(const std::vector<std::string>& folders, const std::regex& words,
+                            const std::map<std::string, std::string>& allowed) {
   std::set<std::string> speaking;
-  for (const fs::path& file : files_under({"src", "kernels"})) {
+  for (const fs::path& file : files_under(folders)) {
     const std::string name = in_repository(file), stem = file.stem().string();
     if (name.starts_with("src/models/") || file.extension() == ".md") continue;
     const std::vector<std::string> lines = lines_of(file);
     for (size_t i = 0; i < lines.size(); ++i) {
       if (!std::regex_search(lines[i], words)) continue;
       speaking.insert(stem);
-      EXPECT_TRUE(caption_files().count(stem)) << name << ":" << i + 1 << ": " << lines[i];
+      EXPECT_TRUE(allowed.count(stem)) << name << ":" << i + 1 << ": " << lines[i];
     }
   }
-  for (const auto& [stem, why] : caption_files())
+  for (const auto& [stem, why] : allowed)
     EXPECT_TRUE(speaking.count(stem)) << stem << " needs no place in the list";
+}
+
+// A model declares what it measures and takes, so its words are its own.
+TEST(Style, OnlyModelsAndCaptionDataSpeakOfCaptions) {
+  expect_words_of_models(
+      {"src", "kernels"},
+      std::regex(
+          "captio|loss_ar|loss_parallel|pad_id|label_smoothing|logits_mb|masked_pred|decoder_ids",
+          std::regex::icase),
+      caption_files());
+}
+
+// The ops of losses are named after what they compute, in kernels.
+TEST(Style, OnlyModelsSpeakOfSelfSupervision) {
+  expect_words_of_models(
+      {"src"},
+      std::regex("simclr|moco|swav|\\bdino|barlow|npid|prototype|sinkhorn|infonce|memory bank",
+                 std::regex::icase),
+      {{"torch_names", "names of parameters in files of published programs"},
+       {"init_options", "names of these programs, in the help"}});
 }
 
 TEST(Style, HeadersAreGuardedAndSayWhatTheyAreFor) {

@@ -12,7 +12,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <mutex>
-#include <thread>
 
 #include "checkpoint/checksum.hpp"
 #include "checkpoint/header.hpp"

@@ -5,8 +5,6 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-
 #include "checkpoint/name_map.hpp"
 
 namespace {
@@ -80,14 +78,18 @@ InitPlan plan(const Tensors& tensors, const InitOptions& options = {}) {
 }
 
 std::string problem(const Tensors& tensors, const InitOptions& options = {},
-                    const Tensors& trunk = resnet()) {
+                    const Tensors& trunk = resnet(), base::Exit code = base::Exit::checkpoint) {
   try {
     checkpoint::plan_init(model(trunk), TorchFile(tensors), options);
   } catch (const base::Error& e) {
-    EXPECT_EQ(e.code(), base::Exit::checkpoint);
+    EXPECT_EQ(e.code(), code);
     return e.what();
   }
   return "";
+}
+// The problem of a file with a ResNet of another form than the model's: keys of the deck are wrong.
+std::string other_form(const Tensors& tensors, const Tensors& trunk) {
+  return problem(tensors, {}, trunk, base::Exit::config);
 }
 void has_parts(const std::string& text, const std::vector<std::string>& fragments) {
   for (const std::string& f : fragments)
@@ -181,15 +183,17 @@ TEST(TorchNames, CountersAreWholeNumbersAndMayBeMissing) {
 }
 
 TEST(TorchNames, AnotherDepthOrWidthIsRefused) {
-  has_parts(problem(resnet({1, 2, 1, 1})),
-            {"the file holds a ResNet-12 of 1+2+1+1 blocks, 8 channels after conv1",
+  has_parts(other_form(resnet({1, 2, 1, 1}), resnet()),
+            {"model.trunk.depth = 10: the file holds a ResNet-12 of 1+2+1+1 blocks, 8 channels "
+             "after conv1",
              "this model has a ResNet-10 of 1+1+1+1 blocks", "make model.trunk the same",
              "only in the file: layer2.1.conv1.weight"});
-  has_parts(problem(resnet(), {}, resnet({1, 1, 1, 2})),
+  has_parts(other_form(resnet(), resnet({1, 1, 1, 2})),
             {"missing in the file: trunk/layer4.1.conv2.weight [64, 64, 3, 3] (looked for "
              "layer4.1.conv2.weight)"});
-  has_parts(problem(resnet({1, 1, 1, 1}, 16)),
-            {"16 channels after conv1", "this model has a ResNet-10 of 1+1+1+1 blocks, 8 channels",
+  has_parts(other_form(resnet({1, 1, 1, 1}, 16), resnet()),
+            {"model.trunk.width = 8: ", "16 channels after conv1",
+             "this model has a ResNet-10 of 1+1+1+1 blocks, 8 channels",
              "trunk/conv1.weight: the file has [16, 3, 7, 7], this model [8, 3, 7, 7]"});
 }
 

@@ -6,7 +6,6 @@
 
 #include <cstdlib>
 #include <filesystem>
-#include <functional>
 
 #include "base/error.hpp"
 #include "checkpoint/weight_file.hpp"

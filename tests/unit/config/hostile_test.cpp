@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests decks that are made to exhaust stack, memory or time, and decks of noise.
-#include <chrono>
 
 #include "base/random.hpp"
 #include "recipe.hpp"

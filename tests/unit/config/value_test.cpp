@@ -165,92 +165,111 @@ TEST(Value, MissingRequiredKeys) {
                                                   "string) to [data.coco]: where the files are")});
 }
 
+// A line that is added to a good deck, below the header of a table, and its problem.
+struct WrongLine {
+  const char *table, *line, *problem;
+};
+
+void expect_problem(const WrongLine& c) {
+  SCOPED_TRACE(c.line);
+  // A missing table is added, and a key without a table goes to the top.
+  std::string text = good, header = std::string("[") + c.table + "]\n";
+  size_t place = 0;
+  if (*c.table) {
+    if (text.find(header) == text.npos) text += header;
+    place = text.find(header) + header.size();
+  }
+  int line = 1 + int(std::count(text.begin(), text.begin() + std::ptrdiff_t(place), '\n'));
+  text.insert(place, std::string(c.line) + "\n");
+  EXPECT_EQ(problems(text), Lines{at(line, c.problem)});
+}
+
 TEST(Value, WrongTypesSayWhatWasExpectedAndFound) {
-  struct Case {
-    const char *table, *line, *problem;
-  };
   for (
-      const Case& c : {
-          Case{"log", "flush_s = \"8\"",
-               R"(log.flush_s: expected an integer, found the string "8"; write 8 without quotes)"},
-          Case{
+      const WrongLine& c : {
+          WrongLine{
+              "log", "flush_s = \"8\"",
+              R"(log.flush_s: expected an integer, found the string "8"; write 8 without quotes)"},
+          WrongLine{
               "log", "flush_s = \"-007\"",
               R"(log.flush_s: expected an integer, found the string "-007"; write -7 without quotes)"},
-          Case{"log", "flush_s = \"8x\"",
-               R"(log.flush_s: expected an integer, found the string "8x")"},
-          Case{"log", "flush_s = 8.0",
-               "log.flush_s: expected an integer, found the number 8.0; write 8"},
-          Case{"log", "flush_s = 1e3",
-               "log.flush_s: expected an integer, found the number 1000.0; write 1000"},
-          Case{"log", "flush_s = 8.5", "log.flush_s: expected an integer, found the number 8.5"},
-          Case{"log", "flush_s = true", "log.flush_s: expected an integer, found the boolean true"},
-          Case{"log", "flush_s = [8]", "log.flush_s: expected an integer, found a list"},
-          Case{"log", "flush_s = {}", "log.flush_s: expected an integer, found a table"},
-          Case{"log", "flush_s = 2024-01-01",
-               "log.flush_s: expected an integer, found a date or time"},
-          Case{
+          WrongLine{"log", "flush_s = \"8x\"",
+                    R"(log.flush_s: expected an integer, found the string "8x")"},
+          WrongLine{"log", "flush_s = 8.0",
+                    "log.flush_s: expected an integer, found the number 8.0; write 8"},
+          WrongLine{"log", "flush_s = 1e3",
+                    "log.flush_s: expected an integer, found the number 1000.0; write 1000"},
+          WrongLine{"log", "flush_s = 8.5",
+                    "log.flush_s: expected an integer, found the number 8.5"},
+          WrongLine{"log", "flush_s = true",
+                    "log.flush_s: expected an integer, found the boolean true"},
+          WrongLine{"log", "flush_s = [8]", "log.flush_s: expected an integer, found a list"},
+          WrongLine{"log", "flush_s = {}", "log.flush_s: expected an integer, found a table"},
+          WrongLine{"log", "flush_s = 2024-01-01",
+                    "log.flush_s: expected an integer, found a date or time"},
+          WrongLine{
               "optimizer", "learning_rate = \".5\"",
               R"(optimizer.learning_rate: expected a number, found the string ".5"; write 0.5 without quotes)"},
-          Case{"optimizer", "learning_rate = false",
-               "optimizer.learning_rate: expected a number, found the boolean false"},
-          Case{
+          WrongLine{"optimizer", "learning_rate = false",
+                    "optimizer.learning_rate: expected a number, found the boolean false"},
+          WrongLine{
               "data.coco", "cache = \"true\"",
               R"(data.coco.cache: expected true or false, found the string "true"; write true without quotes)"},
-          Case{"data.coco", "cache = 1",
-               "data.coco.cache: expected true or false, found the integer 1"},
-          Case{"train", "shuffle = 1000",
-               R"(train.shuffle: expected a string, found the integer 1000; write "1000")"},
-          Case{"train", "shuffle = false",
-               R"(train.shuffle: expected a string, found the boolean false; write "false")"},
-          Case{"train", "shuffle = 1.5",
-               R"(train.shuffle: expected a string, found the number 1.5; write "1.5")"},
-          Case{"train", "shuffle = 10:30:00",
-               "train.shuffle: expected a string, found a date or time; put it in quotes"},
-          Case{"log", "groups = \"a\"",
-               R"(log.groups: expected a list of strings, found the string "a"; write ["a"])"},
-          Case{"log", "groups = [\"a\", 1]",
-               R"(log.groups[1]: expected a string, found the integer 1; write "1")"},
-          Case{"log", "levels = 0.5",
-               "log.levels: expected a list of numbers, found the number 0.5; write [0.5]"},
-          Case{"log", "levels = [0, \"x\"]",
-               R"(log.levels[1]: expected a number, found the string "x")"},
-          Case{"train", "start_steps = 5",
-               "train.start_steps: expected a list of integers, found the integer 5; write [5]"},
-          Case{"train", "start_steps = [1, 2.0]",
-               "train.start_steps[1]: expected an integer, found the number 2.0; write 2"},
-          Case{
+          WrongLine{"data.coco", "cache = 1",
+                    "data.coco.cache: expected true or false, found the integer 1"},
+          WrongLine{"train", "shuffle = 1000",
+                    R"(train.shuffle: expected a string, found the integer 1000; write "1000")"},
+          WrongLine{"train", "shuffle = false",
+                    R"(train.shuffle: expected a string, found the boolean false; write "false")"},
+          WrongLine{"train", "shuffle = 1.5",
+                    R"(train.shuffle: expected a string, found the number 1.5; write "1.5")"},
+          WrongLine{"train", "shuffle = 10:30:00",
+                    "train.shuffle: expected a string, found a date or time; put it in quotes"},
+          WrongLine{"log", "groups = \"a\"",
+                    R"(log.groups: expected a list of strings, found the string "a"; write ["a"])"},
+          WrongLine{"log", "groups = [\"a\", 1]",
+                    R"(log.groups[1]: expected a string, found the integer 1; write "1")"},
+          WrongLine{"log", "levels = 0.5",
+                    "log.levels: expected a list of numbers, found the number 0.5; write [0.5]"},
+          WrongLine{"log", "levels = [0, \"x\"]",
+                    R"(log.levels[1]: expected a number, found the string "x")"},
+          WrongLine{
+              "train", "start_steps = 5",
+              "train.start_steps: expected a list of integers, found the integer 5; write [5]"},
+          WrongLine{"train", "start_steps = [1, 2.0]",
+                    "train.start_steps[1]: expected an integer, found the number 2.0; write 2"},
+      })
+    expect_problem(c);
+}
+
+TEST(Value, WrongTablesSayWhatWasExpectedAndFound) {
+  for (
+      const WrongLine& c : {
+          WrongLine{
               "", "env = \"A=1\"",
               R"(env: expected a table of strings, found the string "A=1"; write { name = "text" })"},
-          Case{"", "env = { A = 1 }",
-               R"(env.A: expected a string, found the integer 1; write "1")"},
-          Case{"", "env = { \"a b\" = 1 }",
-               R"(env."a b": expected a string, found the integer 1; write "1")"},
-          Case{"train", "mixture = [1]",
-               "train.mixture: expected a table of numbers, found a list; write { name = 1.0 }"},
-          Case{"", "log = 5", "log: expected a table, found the integer 5"},
-          Case{"", "log = []", "log: expected one table, found a list; write [log]"},
-          Case{"", "log = [{}]", "log: expected one table, found a list of tables; write [log]"},
-          Case{"", "schedule.default = 1",
-               "schedule.default: expected a table, found the integer 1; [schedule] holds named "
-               "tables only: "
-               "[schedule.NAME]"},
-          Case{"", "schedule = []", "schedule: expected one table, found a list; write [schedule]"},
-          Case{"", "schedule.\"a b\".scale = 1",
-               R"(schedule."a b": a name here has at most 100 letters, digits, _ and -)"},
-      }) {
-    SCOPED_TRACE(c.line);
-    // The line goes below the table's header. A missing table is added, and a key without a table
-    // goes to the top.
-    std::string text = good, header = std::string("[") + c.table + "]\n";
-    size_t place = 0;
-    if (*c.table) {
-      if (text.find(header) == text.npos) text += header;
-      place = text.find(header) + header.size();
-    }
-    int line = 1 + int(std::count(text.begin(), text.begin() + std::ptrdiff_t(place), '\n'));
-    text.insert(place, std::string(c.line) + "\n");
-    EXPECT_EQ(problems(text), Lines{at(line, c.problem)});
-  }
+          WrongLine{"", "env = { A = 1 }",
+                    R"(env.A: expected a string, found the integer 1; write "1")"},
+          WrongLine{"", "env = { \"a b\" = 1 }",
+                    R"(env."a b": expected a string, found the integer 1; write "1")"},
+          WrongLine{
+              "train", "mixture = [1]",
+              "train.mixture: expected a table of numbers, found a list; write { name = 1.0 }"},
+          WrongLine{"", "log = 5", "log: expected a table, found the integer 5"},
+          WrongLine{"", "log = []", "log: expected one table, found a list; write [log]"},
+          WrongLine{"", "log = [{}]",
+                    "log: expected one table, found a list of tables; write [log]"},
+          WrongLine{
+              "", "schedule.default = 1",
+              "schedule.default: expected a table, found the integer 1; [schedule] holds named "
+              "tables only: "
+              "[schedule.NAME]"},
+          WrongLine{"", "schedule = []",
+                    "schedule: expected one table, found a list; write [schedule]"},
+          WrongLine{"", "schedule.\"a b\".scale = 1",
+                    R"(schedule."a b": a name here has at most 100 letters, digits, _ and -)"},
+      })
+    expect_problem(c);
 }
 
 TEST(Value, ListsOfTables) {

@@ -8,7 +8,6 @@
 #include <chrono>
 #include <cstring>
 #include <fstream>
-#include <mutex>
 #include <set>
 #include <thread>
 

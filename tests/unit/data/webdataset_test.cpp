@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <filesystem>
-#include <set>
 #include <thread>
 
 #include "base/log.hpp"

@@ -3,8 +3,6 @@
 // and every number of ranks.
 #include <gtest/gtest.h>
 
-#include <cmath>
-
 #include "models/classify_pass.hpp"
 #include "rig.hpp"
 

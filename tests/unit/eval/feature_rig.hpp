@@ -24,7 +24,7 @@ struct Images {
   int32_t label_of(int64_t i) const {
     return int32_t(base::Stream(3, name).bits(uint64_t(i)) % kClasses);
   }
-  // What an image is known to show: its label, perhaps another class, or nothing known.
+  // Returns 1 if image i shows class c (its label, perhaps others), 0 if not, -1 if not known.
   float target_of(int64_t i, int32_t c) const {
     const uint32_t bits = base::Stream(6, name).bits(uint64_t(i * kClasses + c));
     return bits % 7 == 0 ? -1.0f : float(c == label_of(i) || bits % 5 == 0);

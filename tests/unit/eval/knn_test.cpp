@@ -2,8 +2,6 @@
 // Tests votes of nearest neighbours against a plain sort of all similarities.
 #include <gtest/gtest.h>
 
-#include <numeric>
-
 #include "eval/neighbours.hpp"
 #include "feature_rig.hpp"
 

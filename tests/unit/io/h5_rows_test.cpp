@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 #include <hdf5.h>
 
-#include <cstring>
 #include <filesystem>
 
 namespace {

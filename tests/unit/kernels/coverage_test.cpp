@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checks that every op of ops.def has a test and a name.
 #include <fstream>
-#include <sstream>
 
 #include "../recorded.hpp"
 #include "rig.hpp"

@@ -114,6 +114,7 @@ TEST(GemmAlike, RowsDoNotDependOnTheirNumber) {
         check_alike({.n = 112, .k = 384, .narrow = narrow, .accumulate = true, .pad = 24}, threads,
                     true);
         check_alike({.n = 112, .k = 384, .narrow = narrow, .trans_b = true}, threads, false);
+        check_alike({.n = 37, .k = 50, .narrow = narrow, .bias = true}, threads, false);
         check_alike(
             {.n = 96, .k = 200, .narrow = narrow, .narrow_c = narrow, .bias = true, .pad = 8},
             threads, false);

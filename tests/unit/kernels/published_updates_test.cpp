@@ -232,7 +232,7 @@ TEST(PublishedUpdates, ClipsAndDropsByTheLargestValue) {
   decide(2, 5, true, {3.5f, 2, 1});
   decide(2, 3.5f, true, {3.5f, 2, 0});
 
-  // The same with a loss scale of 8: the numbers are those of gradients times the scale.
+  // With a loss scale of 8 the numbers are those of gradients times the scale.
   std::vector<float> state{8, 1, 0};
   for (double& x : largest) x *= 8;
   for (auto [bound, drop, expected] : {std::tuple{2.0f, 0.0f, std::vector<float>{28, 2, 1}},

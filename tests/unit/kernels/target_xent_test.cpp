@@ -3,7 +3,7 @@
 // are not known, weights, distributions, hits.
 #include "kernels/target_xent.hpp"
 
-#include "rig.hpp"
+#include "xent_rig.hpp"
 
 COVERS(target_xent);
 
@@ -86,54 +86,14 @@ TargetXent arguments(const Case& c, View logits, View loss, bool gradient) {
 }
 
 TEST(TargetXent, ReferenceGradientIsTheDerivative) {
-  for (const Case& c : cases()) {
-    if (c.rows != 4) continue;
-    const std::vector<double> z = doubles(normals(c.rows * c.columns, "z"));
-    const Reference f = reference(z, c);
-    for (size_t i = 0; i < z.size(); ++i) {
-      std::vector<double> up = z, down = z;
-      up[i] += 1e-5;
-      down[i] -= 1e-5;
-      const size_t r = i / size_t(c.columns);
-      EXPECT_NEAR(f.gradient[i], (reference(up, c).loss[r] - reference(down, c).loss[r]) / 2e-5,
-                  1e-8)
-          << c.text();
-    }
-  }
+  check_reference_gradients(cases(), reference);
 }
 
 TEST(TargetXent, AgreesWithReference) {
-  for (const Case& c : cases())
-    for (bool gradient : {true, false}) {
-      SCOPED_TRACE(c.text());
-      TestQueue queue(2);
-      Tensor logits(normals(c.rows * c.columns, "z", 3, -2), 1), loss(c.rows, 3);
-      const std::vector<float> before = logits.values();
-      Reference f = reference(doubles(before), c);
-      run(arguments(c, logits, loss, gradient), queue);
-      expect_close(loss.values(), f.loss, 1e-6, "loss", 1e-3);
-      if (!gradient) {
-        EXPECT_TRUE(same_bits(logits.values(), before));
-        continue;
-      }
-      for (double& g : f.gradient) g *= 0.25;
-      expect_close(logits.values(), f.gradient, 2e-6, "gradient", 1e-3);
-    }
+  check_agreement(cases(), reference, arguments, {.gradient = 2e-6, .least = 1e-3});
 }
 
-TEST(TargetXent, LossScaleIsOfTheGradientAlone) {
-  const Case c = cases().at(14);
-  TestQueue queue;
-  const int64_t n = c.rows * c.columns;
-  Tensor one(normals(n, "z")), other(normals(n, "z")), loss(c.rows), same_loss(c.rows),
-      by(std::vector<float>{1024});
-  run(arguments(c, one, loss, true), queue);
-  TargetXent scaled = arguments(c, other, same_loss, true);
-  scaled.loss_scale = by;
-  run(scaled, queue);
-  EXPECT_TRUE(same_bits(loss.values(), same_loss.values()));
-  for (int64_t i = 0; i < n; ++i) ASSERT_EQ(other[i], 1024 * one[i]) << i;
-}
+TEST(TargetXent, LossScaleIsOfTheGradientAlone) { check_loss_scale(cases().at(14), arguments); }
 
 TEST(TargetXent, HitsAreOfKnownClassesAlone) {
   TestQueue queue;

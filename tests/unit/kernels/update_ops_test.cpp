@@ -231,6 +231,61 @@ TEST(UpdateOps, AdafactorFactorsAndFactoredUpdate) {
   }
 }
 
+constexpr int kRules = 5;
+
+// Runs an element-wise rule on some elements, with its first moments m and second moments v.
+void run_rule(int rule, const Update& u, View m, View v, TestQueue& queue) {
+  switch (rule) {
+    case 0:
+      run(ApplyUpdate{u}, queue);
+      break;
+    case 1:
+      run(MomentumUpdate{u, m, 0.75f, 0.75f, false}, queue);
+      break;
+    case 2:
+      run(MomentumUpdate{u, m, 0.75f, 0.75f, true}, queue);
+      break;
+    case 3:
+      run(AdamwUpdate{u, m, v, 0.75f, 0.25f, 0.875f, 0.125f, 0.4f, 0.3f, 1e-3f, 1e-4f}, queue);
+      break;
+    case 4: {
+      AdafactorUpdate a;
+      a.update = u;
+      a.momentum = m;
+      a.keep = 0.875f;
+      a.add = 0.1f;
+      a.scaling.v = v;
+      a.scaling.beta2 = 0.625f;
+      a.scaling.eps = 1e-3f;
+      run(a, queue);
+    }
+  }
+}
+
+// The direction of one element and its next moments, in double.
+struct RuleResult {
+  double direction, first, second;
+};
+RuleResult rule_result(int rule, double gradient, double first, double second) {
+  RuleResult r{gradient, first, second};
+  if (rule == 1) r.direction = r.first = gradient + 0.75 * first;
+  if (rule == 2) {
+    r.first = gradient + 0.75 * first;
+    r.direction = gradient + 0.75 * r.first;
+  }
+  if (rule == 3) {
+    r.first = 0.75 * first + 0.25 * gradient;
+    r.second = 0.875 * second + 0.125 * gradient * gradient;
+    r.direction = r.first / double(0.4f) /
+                  (std::sqrt(r.second / double(0.3f) + double(1e-4f)) + double(1e-3f));
+  }
+  if (rule == 4) {
+    r.second = 0.625 * second + 0.375 * (gradient * gradient + double(1e-3f));
+    r.direction = r.first = double(0.1f) * gradient / std::sqrt(r.second) + 0.875 * first;
+  }
+  return r;
+}
+
 // Every element-wise rule, with both state types, must be close to double and bit-equal for any
 // split of the elements.
 template <class T>
@@ -240,7 +295,7 @@ void element_rules() {
   const auto g = normals(n, "g"), w0 = normals(n, "w"), m0 = normals(n, "m");
   auto v0 = normals(n, "v");
   for (float& v : v0) v = v * v;
-  for (int rule = 0; rule < 5; ++rule) {
+  for (int rule = 0; rule < kRules; ++rule) {
     std::vector<float> first;
     for (int64_t split : {n, int64_t{1}, int64_t{16390}, int64_t{20003}}) {
       auto w = w0, v = v0;
@@ -260,53 +315,12 @@ void element_rules() {
         u.rate = 0.1f;
         u.decay = 0.01f;
         u.schedule = 0.5f;
-        View ms = mv.slice(begin, end - begin), vs = view32(v).slice(begin, end - begin);
-        switch (rule) {
-          case 0:
-            run(ApplyUpdate{u}, queue);
-            break;
-          case 1:
-            run(MomentumUpdate{u, ms, 0.75f, 0.75f, false}, queue);
-            break;
-          case 2:
-            run(MomentumUpdate{u, ms, 0.75f, 0.75f, true}, queue);
-            break;
-          case 3:
-            run(AdamwUpdate{u, ms, vs, 0.75f, 0.25f, 0.875f, 0.125f, 0.4f, 0.3f, 1e-3f, 1e-4f},
-                queue);
-            break;
-          case 4: {
-            AdafactorUpdate a;
-            a.update = u;
-            a.momentum = ms;
-            a.keep = 0.875f;
-            a.add = 0.1f;
-            a.scaling.v = vs;
-            a.scaling.beta2 = 0.625f;
-            a.scaling.eps = 1e-3f;
-            run(a, queue);
-          }
-        }
+        run_rule(rule, u, mv.slice(begin, end - begin), view32(v).slice(begin, end - begin), queue);
       }
       for (int64_t k = 0; k < n; k += split == n ? 1 : 997) {
         const size_t i = size_t(k);
-        const double gi = double(g[i]) / 3 * 1.5, mi = stored(m0[i]);
-        double d = gi, keeps = mi, second = v0[i];
-        if (rule == 1) d = keeps = gi + 0.75 * mi;
-        if (rule == 2) {
-          keeps = gi + 0.75 * mi;
-          d = gi + 0.75 * keeps;
-        }
-        if (rule == 3) {
-          keeps = 0.75 * mi + 0.25 * gi;
-          second = 0.875 * v0[i] + 0.125 * gi * gi;
-          d = keeps / double(0.4f) /
-              (std::sqrt(second / double(0.3f) + double(1e-4f)) + double(1e-3f));
-        }
-        if (rule == 4) {
-          second = 0.625 * v0[i] + 0.375 * (gi * gi + double(1e-3f));
-          d = keeps = double(0.1f) * gi / std::sqrt(second) + 0.875 * mi;
-        }
+        const auto [d, keeps, second] =
+            rule_result(rule, double(g[i]) / 3 * 1.5, double(stored(m0[i])), double(v0[i]));
         const double want = w0[i] - 0.5 * (double(0.1f) * d + double(0.01f) * w0[i]);
         ASSERT_NEAR(w[i], want, 1e-6 * (1 + std::abs(want) + std::abs(d)))
             << "rule " << rule << " element " << i;

@@ -23,20 +23,12 @@ Gradients pass(device::DType operands) {
   constexpr int64_t kExamples = 8;
   models::CappaOptions o = rig::small_options();
   rig::World world(o, kExamples, 1, {}, operands);
-  world.weights.initialise(5);
-  for (const shard::Parameter& p : world.layout.parameters()) {
-    device::View w = world.weight(p.path);
-    base::Stream s(5, "shake/" + p.path);
-    const bool head = p.path == "decoder/LogitsDense/kernel";
-    for (int64_t i = 0; i < w.count; ++i)
-      w.f32()[i] += float((head ? 0.2 : 0.1) * s.normal(uint64_t(i)));
-  }
-  world.weights.publish();
+  world.shake(5, "shake", 0.2);
   rig::MadeBatch batch(o, kExamples);
   Gradients out;
   world.model.prepare(batch.host(kExamples), true, base::Stream(9, "draws"), world.inputs);
   world.forward_backward();
-  for (const shard::Parameter& p : world.layout.parameters()) {
+  for (const shard::Parameter& p : world.stores.layout.parameters()) {
     const device::View g = world.gradient(p.path);
     out[p.path].assign(g.f32(), g.f32() + g.count);
   }

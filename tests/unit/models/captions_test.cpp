@@ -18,17 +18,7 @@ using models::Caption;
 using models::DecodeMethod;
 using models::DecodeOptions;
 
-void disturb(rig::World& world, uint64_t seed) {
-  world.weights.initialise(seed);
-  for (const shard::Parameter& p : world.layout.parameters()) {
-    device::View w = world.weight(p.path);
-    base::Stream s(seed, "disturb/" + p.path);
-    const bool head = p.path == "decoder/LogitsDense/kernel";
-    for (int64_t i = 0; i < w.count; ++i)
-      w.f32()[i] += float((head ? 0.5 : 0.1) * s.normal(uint64_t(i)));
-  }
-  world.weights.publish();
-}
+void disturb(rig::World& world, uint64_t seed) { world.shake(seed, "disturb", 0.5); }
 
 std::vector<Caption> captions(rig::World& world, const DecodeOptions& options,
                               const models::HostBatch& batch, int64_t examples, int64_t first = 0) {
@@ -278,7 +268,7 @@ TEST(Captions, DecodeAsThePublishedCode) {
   o.encoder = {.variant = "", .patch = 8, .depth = 2, .width = 24, .mlp = 40, .heads = 3};
   o.decoder = {.depth = 2, .bias = true};
   rig::World world(o, 3);
-  for (const shard::Parameter& p : world.layout.parameters())
+  for (const shard::Parameter& p : world.stores.layout.parameters())
     world.set(p.path, parameters.floats("params_init/" + p.path));
   const rig::Floats image = parameters.floats("batch/image"),
                     tokens = expected.floats("decode/tokens"),

@@ -9,9 +9,10 @@
 #include <functional>
 #include <set>
 
+#include "one_rank.hpp"
+
 namespace {
 
-using device::DType;
 using device::View;
 using kernels::ClassLoss;
 using models::ClassLossOptions;
@@ -30,20 +31,13 @@ class Rig {
   explicit Rig(const ClassLossOptions& options, const MixupOptions& mixup = {}, int64_t slices = 1)
       : objective_(options, kClasses),
         mixing_(mixup, 8, 8),
-        slices_(slices),
-        ranks_(comm::make_plan_comm(1)),
-        mesh_(comm::make_plan_mesh({1, 1}, *ranks_)),
-        queue_(device::Kind::cpu, 1, true),
-        layout_({{.path = "w", .shape = {1}, .init = {}}}, {"block"}, {}, 1, 1),
-        weights_({layout_, mesh_, queue_, ledger_, false, DType::f32}, 0),
-        arena_(device::Kind::cpu, ledger_, "arena", 1 << 16),
-        group_(mesh_, slices) {
+        stores_({{.path = "w", .shape = {1}, .init = {}}}, {"block"},
+                {.batch = kBatch, .slices = slices}),
+        group_(stores_.mesh(), slices) {
+    stores_.make_arena(1 << 16);
     std::vector<models::InputSpec> specs = objective_.inputs(mixing_.on());
     for (const models::InputSpec& s : mixing_.inputs()) specs.push_back(s);
-    for (const models::InputSpec& s : specs) {
-      buffers_.emplace_back(size_t(s.per_example * kBatch));
-      inputs_[s.name] = View{buffers_.back().data(), s.type, s.per_example * kBatch};
-    }
+    inputs_ = stores_.make_inputs(specs);
   }
   void prepare(const Labels& labels) {
     prepare("label", device::view(labels.data(), int64_t(labels.size())));
@@ -57,17 +51,12 @@ class Rig {
     std::vector<uint8_t> hits;
   };
   Result run(const Floats& logits, int64_t global_batch = kBatch) {
-    nn::Context ctx{.queue = queue_,
-                    .arena = arena_,
-                    .weights = weights_,
-                    .gradients = nullptr,
-                    .batch = kBatch,
-                    .slices = slices_,
-                    .train = true,
-                    .group = &group_};
+    nn::Context ctx = stores_.context(true);
+    ctx.gradients = nullptr;
+    ctx.group = &group_;
     Result out{.gradient = logits, .losses = Floats(kBatch), .hits = std::vector<uint8_t>(kBatch)};
     objective_.check_pass(ctx, global_batch);
-    device::Arena::Scope scope(arena_);
+    device::Arena::Scope scope(ctx.arena);
     objective_.run(ctx, inputs_, device::view(out.gradient.data(), kBatch * kClasses), global_batch,
                    device::view(out.losses.data(), kBatch), device::view(out.hits.data(), kBatch));
     const Floats ones(size_t(kBatch), 1.0f);
@@ -94,16 +83,8 @@ class Rig {
 
   ClassObjective objective_;
   Mixing mixing_;
-  int64_t slices_;
-  std::unique_ptr<comm::Comm> ranks_;
-  comm::Mesh mesh_;
-  device::Queue queue_;
-  device::Ledger ledger_;
-  shard::Layout layout_;
-  shard::WeightStore weights_;
-  device::Arena arena_;
+  one_rank::Stores stores_;
   nn::BatchGroup group_;
-  std::vector<Floats> buffers_;
   models::Inputs inputs_;
 };
 

@@ -7,11 +7,11 @@
 
 #include <cmath>
 #include <cstring>
-#include <set>
 
 #include "kernels/loss_sums.hpp"
 #include "kernels/mix_images.hpp"
 #include "models/vit_trunk.hpp"
+#include "one_rank.hpp"
 
 namespace {
 
@@ -59,126 +59,71 @@ class World {
   World(const ClassifierOptions& options, int64_t batch, int64_t slices = 1,
         const std::string& recompute = "none", DType operands = DType::f32)
       : model(options, {.recompute = base::value_of(models::kRecomputeNames, recompute)}),
-        operands_(operands),
-        ranks_(comm::make_plan_comm(1)),
-        mesh_(comm::make_plan_mesh({1, 1}, *ranks_)),
-        queue_(device::Kind::cpu, 1, true),
-        layout(model.parameters(), model.blocks(), {}, 1, 1),
-        weights(fabric(), 0),
-        gradients(fabric(), 1),
-        batch_(batch),
-        slices_(slices) {
-    for (const models::InputSpec& spec : model.inputs(true)) {
-      const int64_t count = spec.per_example * batch;
-      buffers_.emplace_back(device::Kind::cpu, ledger_, "batch",
-                            count * device::size_of(spec.type));
-      inputs[spec.name] = buffers_.back().view(spec.type).slice(0, count);
-    }
-    device::Queue paper(device::Kind::plan, 1, true);
-    device::Arena measure;
-    nn::Context train = context(paper, measure, true), forward = context(paper, measure, false);
-    sums_.resize(size_t(slices) * Columns::count);
-    train_->run(train, inputs, batch, sums());
-    classify_->plan(forward, inputs);
-    arena_ =
-        std::make_unique<device::Arena>(device::Kind::cpu, ledger_, "activations", measure.peak());
-    // Replaces the initial values, so that no gradient vanishes.
-    weights.initialise(5);
-    for (const shard::Parameter& p : layout.parameters()) {
-      View w = weight(p.path);
-      base::Stream s(5, "shake/" + p.path);
-      for (int64_t i = 0; i < w.count; ++i)
-        w.f32()[i] += float((p.path == "head/kernel" ? 0.3 : 0.1) * s.normal(uint64_t(i)));
-    }
+        stores(model.parameters(), model.blocks(),
+               {.batch = batch, .slices = slices, .operands = operands}),
+        inputs(stores.make_inputs(model.inputs(true))),
+        sums_(size_t(slices) * Columns::count) {
+    stores.make_arena_for([&](nn::Context& train, nn::Context& forward) {
+      train_->run(train, inputs, batch, sums());
+      classify_->plan(forward, inputs);
+    });
+    stores.shake(5, "shake",
+                 [](const std::string& path) { return path == "head/kernel" ? 0.3 : 0.1; });
   }
-  View weight(const std::string& path) { return weights.weight(layout.find(path)); }
-  View gradient(const std::string& path) const {
-    const shard::Parameter& p = layout.parameters().at(size_t(layout.find(path)));
-    return gradients.owned(p.unit).slice(p.offset, p.size);
-  }
+  View weight(const std::string& path) { return stores.weight(path); }
   void prepare(const Batch& batch, int64_t first = 0) {
     train_->prepare(batch.host(first), base::Stream(9, "draws"), inputs);
   }
   // Computes the gradients of the mean loss, and returns the sums over all slices.
   std::vector<double> forward_backward() {
-    nn::Context ctx = context(queue_, *arena_, true);
-    gradients.begin_step();
-    gradients.begin_micro_batch(0);
-    train_->run(ctx, inputs, batch_, sums());
-    gradients.finish_step();
+    stores.train([&](nn::Context& ctx) { train_->run(ctx, inputs, ctx.batch, sums()); });
     std::vector<double> all(Columns::count);
     for (size_t i = 0; i < sums_.size(); ++i) all[i % Columns::count] += sums_[i];
     return all;
   }
-  double loss() { return forward_backward()[Columns::loss] / double(batch_); }
+  double loss() { return forward_backward()[Columns::loss] / double(stores.batch()); }
   void classify(const Batch& batch, double* loss, double* rank) {
-    nn::Context ctx = context(queue_, *arena_, false);
+    nn::Context ctx = stores.context(false);
     classify_->prepare(batch.host(), inputs);
     classify_->run(ctx, inputs, loss, rank);
   }
   // Returns the logits of images without mixup.
   std::vector<double> logits(const Batch& batch) {
-    Floats out(size_t(batch_ * model.num_classes())), loss(static_cast<size_t>(batch_));
-    std::vector<int32_t> ranks(static_cast<size_t>(batch_));
-    nn::Context ctx = context(queue_, *arena_, false);
+    const int64_t examples = stores.batch();
+    Floats out(size_t(examples * model.num_classes())), loss(static_cast<size_t>(examples));
+    std::vector<int32_t> ranks(static_cast<size_t>(examples));
+    nn::Context ctx = stores.context(false);
     classify_->prepare(batch.host(), inputs);
     models::ClassifierModel::State state;
-    model.classify(ctx, inputs, device::view(loss.data(), batch_),
-                   device::view(ranks.data(), batch_), state,
+    model.classify(ctx, inputs, device::view(loss.data(), examples),
+                   device::view(ranks.data(), examples), state,
                    device::view(out.data(), int64_t(out.size())));
     return {out.begin(), out.end()};
   }
   Floats pre_logits(const Batch& batch) {
     const std::unique_ptr<models::EmbedPass> pass = model.make_embed_pass({"pre_logits"});
-    Floats out(size_t(batch_ * pass->taps()[0].count()));
-    nn::Context ctx = context(queue_, *arena_, false);
+    Floats out(size_t(stores.batch() * pass->taps()[0].count()));
+    nn::Context ctx = stores.context(false);
     pass->prepare(batch.host(), inputs);
     pass->run(ctx, inputs, {out.data()});
     return out;
   }
   std::vector<Floats> all_gradients() {
     std::vector<Floats> out;
-    for (const shard::Parameter& p : layout.parameters()) {
-      View g = gradient(p.path);
-      out.emplace_back(g.f32(), g.f32() + g.count);
-    }
+    for (const shard::Parameter& p : stores.layout.parameters())
+      out.push_back(stores.gradient_values(p.path));
     return out;
   }
 
   ClassifierModel model;
-
- private:
-  DType operands_;
-  shard::Fabric fabric() { return {layout, mesh_, queue_, ledger_, false, operands_}; }
-  nn::Context context(device::Queue& queue, device::Arena& arena, bool train) {
-    return {.queue = queue,
-            .arena = arena,
-            .weights = weights,
-            .gradients = train ? &gradients : nullptr,
-            .batch = batch_,
-            .slices = slices_,
-            .train = train,
-            .keep = train};
-  }
-  View sums() { return {sums_.data(), DType::f64, int64_t(sums_.size())}; }
-  std::unique_ptr<models::TrainPass> train_ = model.make_train_pass();
-  std::unique_ptr<models::ClassifyPass> classify_ = model.make_classify_pass();
-  std::unique_ptr<comm::Comm> ranks_;
-  comm::Mesh mesh_;
-  device::Queue queue_;
-  device::Ledger ledger_;
-  std::vector<double> sums_;
-
- public:
-  shard::Layout layout;
-  shard::WeightStore weights;
-  shard::GradientStore gradients;
+  one_rank::Stores stores;
   models::Inputs inputs;
 
  private:
-  int64_t batch_, slices_;
-  std::vector<device::Buffer> buffers_;
-  std::unique_ptr<device::Arena> arena_;
+  View sums() { return {sums_.data(), DType::f64, int64_t(sums_.size())}; }
+  std::unique_ptr<models::TrainPass> train_ = model.make_train_pass();
+  std::unique_ptr<models::ClassifyPass> classify_ = model.make_classify_pass();
+  std::vector<double> sums_;
 };
 
 // The derivative along the gradient is the gradient's norm. Each tensor is checked by fourth-order
@@ -194,27 +139,16 @@ TEST(Classifier, GradientsAgainstDifferences) {
     world.forward_backward();
     const std::vector<Floats> gradients = world.all_gradients();
     for (size_t p = 0; p < gradients.size(); ++p) {
-      const std::string& path = world.layout.parameters()[p].path;
-      double norm = 0;
-      for (float g : gradients[p]) norm += double(g) * double(g);
-      norm = std::sqrt(norm);
+      const std::string& path = world.stores.layout.parameters()[p].path;
+      const double norm = one_rank::norm_of(gradients[p]);
       if (path.ends_with("key/bias")) {
         EXPECT_LT(norm, 1e-6) << path << ": zero in exact arithmetic";
         continue;
       }
       ASSERT_GT(norm, 1e-4) << path;
-      View w = world.weight(path);
-      const Floats before(w.f32(), w.f32() + w.count);
-      const double h = 0.004;
-      auto at = [&](double way) {
-        for (int64_t i = 0; i < w.count; ++i)
-          w.f32()[i] =
-              float(double(before[size_t(i)]) + way * double(gradients[p][size_t(i)]) / norm);
-        return world.loss();
-      };
-      const double difference = (8 * (at(h) - at(-h)) - (at(2 * h) - at(-2 * h))) / (12 * h);
-      std::copy(before.begin(), before.end(), w.f32());
-      EXPECT_NEAR(difference, norm, 2e-3 * norm + 2e-5) << path;
+      const double slope = one_rank::slope_along(gradients[p], world.weight(path), 0.004,
+                                                 [&] { return world.loss(); });
+      EXPECT_NEAR(slope, norm, 2e-3 * norm + 2e-5) << path;
     }
   }
 }
@@ -315,7 +249,7 @@ TEST(Classifier, Bf16StaysNearF32) {
         narrow(small(pool, "softmax", 0.3), 4, 1, "none", DType::bf16);
     wide.prepare(Batch(4));
     narrow.prepare(Batch(4));
-    narrow.weights.publish();
+    narrow.stores.weights.publish();
     const double loss = wide.loss();
     EXPECT_NEAR(narrow.loss(), loss, 0.02 * loss) << pool;
     const std::vector<Floats> a = wide.all_gradients(), b = narrow.all_gradients();
@@ -400,14 +334,14 @@ TEST(Classifier, BeginsAtTheUniformLoss) {
   ClassifierOptions o = small("gap");
   o.label_smoothing = 0.1;
   World world(o, 4);
-  world.weights.initialise(1);
+  world.stores.weights.initialise(1);
   world.prepare(Batch(4));
   EXPECT_NEAR(world.loss(), std::log(7.0), 1e-6);
   EXPECT_EQ(world.model.uniform_loss(), std::log(7.0));
   o = small("tok", "sigmoid");
   o.init_head_bias = -std::log(6.0);
   World sigmoid(o, 4);
-  sigmoid.weights.initialise(1);
+  sigmoid.stores.weights.initialise(1);
   sigmoid.prepare(Batch(4));
   EXPECT_NEAR(sigmoid.loss(), sigmoid.model.uniform_loss(), 1e-6)
       << "each class has the probability 1/7";

@@ -19,7 +19,7 @@ constexpr int64_t kTokens = 4, kWidth = 24;
 std::vector<Floats> embedded(int64_t batch, int64_t first, const std::vector<std::string>& taps) {
   const models::CappaOptions options = rig::small_options();
   rig::World world(options, batch);
-  world.weights.initialise(5);
+  world.stores.weights.initialise(5);
   // Moves the norm away from scale 1 and bias 0.
   for (const char* name : {"scale", "bias"}) {
     device::View w = world.weight(std::string("encoder/Transformer/encoder_norm/") + name);

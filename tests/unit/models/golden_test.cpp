@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstdio>
 
 #include "rig.hpp"
 #include "tests/unit/optim/golden_file.hpp"
@@ -37,7 +36,7 @@ TEST_P(Perplexity, OfPredict) {
   const int64_t batch = GetParam(), all = 12;
   File parameters("case_ar.h5"), expected("predict.h5");
   rig::World world(case_ar_options(), batch);
-  for (const shard::Parameter& p : world.layout.parameters())
+  for (const shard::Parameter& p : world.stores.layout.parameters())
     world.set(p.path, parameters.floats("params_init/" + p.path));
   const Floats image = parameters.floats("batch/image"),
                masks = parameters.floats("batch/label_masks");

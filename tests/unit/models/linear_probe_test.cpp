@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "one_rank.hpp"
+
 namespace {
 
 using device::DType;
@@ -54,16 +56,11 @@ class ProbeWorld {
   explicit ProbeWorld(int64_t slices = 1)
       : owner_(made(kDeck)),
         model(dynamic_cast<models::LinearProbeModel&>(*owner_)),
-        ranks_(comm::make_plan_comm(1)),
-        mesh_(comm::make_plan_mesh({1, 1}, *ranks_)),
-        queue_(device::Kind::cpu, 2, true),
-        layout(model.parameters(), model.blocks(), {}, 1, 1),
-        weights(fabric(), 0),
-        gradients(fabric(), 1),
-        states(fabric()),
-        group_(mesh_, slices),
-        slices_(slices),
-        sums(size_t(slices * model.sum_columns())) {
+        stores(model.parameters(), model.blocks(),
+               {.batch = kBatch, .slices = slices, .threads = 2}),
+        states(stores.fabric()),
+        group_(stores.mesh(), slices),
+        sums_(size_t(slices * model.sum_columns())) {
     base::Stream s(3, "made batch");
     for (int64_t i = 0; i < kBatch * kSize * kSize * 3; ++i)
       image_.push_back(2 * s.sub(0).uniform(uint64_t(i)) - 1);
@@ -71,31 +68,20 @@ class ProbeWorld {
       label.push_back(int32_t(s.sub(1).bits(uint64_t(b)) % uint32_t(kClasses)));
     inputs_["image"] = device::view(image_.data(), int64_t(image_.size()));
     inputs_["label"] = device::view(label.data(), kBatch);
-    device::Queue paper(device::Kind::plan, 1, true);
-    device::Arena measure;
-    nn::Context train = context(paper, measure, true), forward = context(paper, measure, false);
-    train_->run(train, inputs_, kBatch, {sums.data(), DType::f64, int64_t(sums.size())});
-    probes_->plan(forward, inputs_);
-    one_->plan(forward, inputs_);
-    embed_->plan(forward, inputs_);
-    arena_ =
-        std::make_unique<device::Arena>(device::Kind::cpu, ledger_, "activations", measure.peak());
-    weights.initialise(5);
-    weights.publish();
+    stores.make_arena_for([&](nn::Context& train, nn::Context& forward) {
+      run_train_pass(train);
+      probes_->plan(forward, inputs_);
+      one_->plan(forward, inputs_);
+      embed_->plan(forward, inputs_);
+    });
+    stores.weights.initialise(5);
+    stores.weights.publish();
   }
-  View weight(const std::string& path) { return weights.weight(layout.find(path)); }
-  Floats gradient(const std::string& path) const {
-    const shard::Parameter& p = layout.parameters().at(size_t(layout.find(path)));
-    const View g = gradients.owned(p.unit).slice(p.offset, p.size);
-    return {g.f32(), g.f32() + g.count};
-  }
+  View weight(const std::string& path) { return stores.weight(path); }
+  Floats gradient(const std::string& path) const { return stores.gradient_values(path); }
   void train() {
-    nn::Context ctx = context(queue_, *arena_, true);
-    states.begin_step(weights);
-    gradients.begin_step();
-    gradients.begin_micro_batch(0);
-    train_->run(ctx, inputs_, kBatch, {sums.data(), DType::f64, int64_t(sums.size())});
-    gradients.finish_step();
+    states.begin_step(stores.weights);
+    stores.train([&](nn::Context& ctx) { run_train_pass(ctx); });
   }
   // Returns the values of the taps conv1 and flatten.
   std::vector<Floats> embed() {
@@ -103,22 +89,22 @@ class ProbeWorld {
     std::vector<float*> places;
     for (const models::Tap& tap : embed_->taps()) out.emplace_back(size_t(kBatch * tap.count()));
     for (Floats& f : out) places.push_back(f.data());
-    nn::Context ctx = context(queue_, *arena_, false);
+    nn::Context ctx = stores.context(false);
     embed_->run(ctx, inputs_, places);
     return out;
   }
   void classify(double* loss, double* rank) {
-    nn::Context ctx = context(queue_, *arena_, false);
+    nn::Context ctx = stores.context(false);
     probes_->run(ctx, inputs_, loss, rank);
   }
   // Ranks classes with the probe res3 alone.
   void classify_one(double* loss, double* rank, float* scores) {
-    nn::Context ctx = context(queue_, *arena_, false);
+    nn::Context ctx = stores.context(false);
     one_->run(ctx, inputs_, loss, rank, scores);
   }
   double measure(const std::string& name) const {
     std::vector<double> all(size_t(model.sum_columns()));
-    for (size_t i = 0; i < sums.size(); ++i) all[i % all.size()] += sums[i];
+    for (size_t i = 0; i < sums_.size(); ++i) all[i % all.size()] += sums_[i];
     for (const models::Measure& m : model.measures())
       if (m.name == name) return m.value(all.data(), kBatch);
     ADD_FAILURE() << "no measure " << name;
@@ -126,18 +112,10 @@ class ProbeWorld {
   }
 
  private:
-  shard::Fabric fabric() { return {layout, mesh_, queue_, ledger_, false, DType::f32}; }
-  nn::Context context(device::Queue& queue, device::Arena& arena, bool train) {
-    return {.queue = queue,
-            .arena = arena,
-            .weights = weights,
-            .gradients = train ? &gradients : nullptr,
-            .batch = kBatch,
-            .slices = train ? slices_ : 1,
-            .train = train,
-            .keep = train,
-            .group = train ? &group_ : nullptr,
-            .states = train ? &states : nullptr};
+  void run_train_pass(nn::Context& ctx) {
+    ctx.group = &group_;
+    ctx.states = &states;
+    train_->run(ctx, inputs_, kBatch, {sums_.data(), DType::f64, int64_t(sums_.size())});
   }
   std::unique_ptr<models::Model> owner_;
 
@@ -149,27 +127,17 @@ class ProbeWorld {
   std::unique_ptr<models::ProbesPass> probes_ = model.make_probes_pass();
   std::unique_ptr<models::ClassScorePass> one_ = model.make_class_score_pass("res3");
   std::unique_ptr<models::EmbedPass> embed_ = model.make_embed_pass({"conv1", "flatten"});
-  std::unique_ptr<comm::Comm> ranks_;
-  comm::Mesh mesh_;
-  device::Queue queue_;
-  device::Ledger ledger_;
 
  public:
-  shard::Layout layout;
-  shard::WeightStore weights;
-  shard::GradientStore gradients;
+  one_rank::Stores stores;
   shard::StateStore states;
+  std::vector<int32_t> label;
 
  private:
   nn::BatchGroup group_;
-  int64_t slices_;
+  std::vector<double> sums_;
   models::Inputs inputs_;
   Floats image_;
-  std::unique_ptr<device::Arena> arena_;
-
- public:
-  std::vector<double> sums;
-  std::vector<int32_t> label;
 };
 
 // Returns the means of windows of 5 x 5 values at a distance of 4, with 2 zeros around, of one
@@ -250,7 +218,7 @@ TEST(LinearProbes, AreClassifiersOnPooledTaps) {
 
 TEST(LinearProbes, LeaveTheTrunkAsItIs) {
   ProbeWorld world;
-  for (const shard::Parameter& p : world.layout.parameters()) {
+  for (const shard::Parameter& p : world.stores.layout.parameters()) {
     const bool head = p.path.starts_with("head");
     const bool running = p.path.find("running_") != std::string::npos ||
                          p.path.find("num_batches") != std::string::npos;
@@ -258,8 +226,8 @@ TEST(LinearProbes, LeaveTheTrunkAsItIs) {
   }
   world.train();
   auto next_differs = [&](const std::string& path) {
-    const int number = world.layout.find(path);
-    const View now = world.weights.weight(number), next = world.states.next(number);
+    const int number = world.stores.layout.find(path);
+    const View now = world.stores.weights.weight(number), next = world.states.next(number);
     return !std::equal(now.f32(), now.f32() + now.count, next.f32());
   };
   EXPECT_FALSE(next_differs("trunk/layer2.0.bn1.running_mean"));

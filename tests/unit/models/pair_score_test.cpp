@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "models/text_chunks.hpp"
 #include "rig.hpp"
@@ -41,16 +40,7 @@ TextList part_of(const TextList& list, int64_t first, int64_t count) {
   return {list.length, {begin, begin + count * list.length}};
 }
 
-void make_weights(rig::World& world) {
-  world.weights.initialise(5);
-  for (const shard::Parameter& p : world.layout.parameters()) {
-    device::View w = world.weight(p.path);
-    const base::Stream s(5, "pairs/" + p.path);
-    const bool head = p.path == "decoder/LogitsDense/kernel";
-    for (int64_t i = 0; i < w.count; ++i)
-      w.f32()[i] += float((head ? 1 / std::sqrt(20.0) : 0.1) * s.normal(uint64_t(i)));
-  }
-}
+void make_weights(rig::World& world) { world.shake(5, "pairs", 1 / std::sqrt(20.0)); }
 
 // Places images [first, first + examples) of a batch, each with the same caption.
 void place(rig::World& world, const rig::MadeBatch& made, int64_t first, int64_t examples,

@@ -6,10 +6,11 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
+#include <map>
 
 #include "config/table.hpp"
 #include "models/classifier.hpp"
+#include "one_rank.hpp"
 
 namespace {
 
@@ -106,15 +107,8 @@ class ResnetWorld {
   ResnetWorld(const models::ResnetConfig& config, int64_t batch, models::Recompute recompute,
               int64_t slices = 1, DType operands = DType::f32)
       : model(options(config), {.recompute = recompute}),
-        operands_(operands),
-        ranks_(comm::make_plan_comm(1)),
-        mesh_(comm::make_plan_mesh({1, 1}, *ranks_)),
-        queue_(device::Kind::cpu, 2, true),
-        layout(model.parameters(), model.blocks(), {}, 1, 1),
-        weights(fabric(), 0),
-        gradients(fabric(), 1),
-        batch_(batch),
-        slices_(slices),
+        stores(model.parameters(), model.blocks(),
+               {.batch = batch, .slices = slices, .operands = operands, .threads = 2}),
         sums_(size_t(slices) * size_t(model.sum_columns())) {
     base::Stream s(3, "made batch");
     for (int64_t i = 0; i < batch * kPixels; ++i)
@@ -122,37 +116,29 @@ class ResnetWorld {
     for (int64_t b = 0; b < batch; ++b) label_.push_back(int32_t(s.sub(1).bits(uint64_t(b)) % 5));
     inputs_["image"] = device::view(image_.data(), batch * kPixels);
     inputs_["label"] = device::view(label_.data(), batch);
-    device::Queue paper(device::Kind::plan, 1, true);
-    device::Arena measure;
-    nn::Context train = context(paper, measure);
-    train_->run(train, inputs_, batch, sums());
-    peak = measure.peak();
-    arena_ = std::make_unique<device::Arena>(device::Kind::cpu, ledger_, "activations", peak);
-    weights.initialise(5);
-    const View head = weight("head/kernel");
+    stores.make_arena_for([&](nn::Context& train, nn::Context&) { run_pass(train); });
+    stores.weights.initialise(5);
+    const View head = stores.weight("head/kernel");
     for (int64_t i = 0; i < head.count; ++i)
       head.f32()[i] = 0.3f * float(base::Stream(5, "head").normal(uint64_t(i)));
-    weights.publish();
-  }
-  View weight(const std::string& path) { return weights.weight(layout.find(path)); }
-  Floats gradient(int parameter) const {
-    const shard::Parameter& p = layout.parameters()[size_t(parameter)];
-    const View g = gradients.owned(p.unit).slice(p.offset, p.size);
-    return {g.f32(), g.f32() + g.count};
+    stores.weights.publish();
   }
   double loss() {
-    nn::Context ctx = context(queue_, *arena_);
-    gradients.begin_step();
-    gradients.begin_micro_batch(0);
-    train_->run(ctx, inputs_, batch_, sums());
-    gradients.finish_step();
+    stores.train([&](nn::Context& ctx) { run_pass(ctx); });
     double sum = 0;
     for (size_t i = 0; i < sums_.size(); i += size_t(model.sum_columns())) sum += sums_[i];
-    return sum / double(batch_);
+    return sum / double(stores.batch());
+  }
+  // Returns the gradients of the trained parameters, by path.
+  std::map<std::string, Floats> gradients() const {
+    std::map<std::string, Floats> out;
+    for (const shard::Parameter& p : stores.layout.parameters())
+      if (p.trained()) out[p.path] = stores.gradient_values(p.path);
+    return out;
   }
 
   models::ClassifierModel model;
-  int64_t peak = 0;
+  one_rank::Stores stores;
 
  private:
   static constexpr int64_t kSize = 32, kPixels = kSize * kSize * 3;
@@ -165,37 +151,14 @@ class ResnetWorld {
     o.trunk = {"resnet", trunk};
     return o;
   }
-  shard::Fabric fabric() { return {layout, mesh_, queue_, ledger_, false, operands_}; }
-  nn::Context context(device::Queue& queue, device::Arena& arena) {
-    return {.queue = queue,
-            .arena = arena,
-            .weights = weights,
-            .gradients = &gradients,
-            .batch = batch_,
-            .slices = slices_,
-            .train = true,
-            .keep = true};
+  void run_pass(nn::Context& ctx) {
+    train_->run(ctx, inputs_, ctx.batch, {sums_.data(), DType::f64, int64_t(sums_.size())});
   }
-  View sums() { return {sums_.data(), DType::f64, int64_t(sums_.size())}; }
   std::unique_ptr<models::TrainPass> train_ = model.make_train_pass();
-  DType operands_;
-  std::unique_ptr<comm::Comm> ranks_;
-  comm::Mesh mesh_;
-  device::Queue queue_;
-  device::Ledger ledger_;
-
- public:
-  shard::Layout layout;
-  shard::WeightStore weights;
-  shard::GradientStore gradients;
-
- private:
-  int64_t batch_, slices_;
   std::vector<double> sums_;
   Floats image_;
   std::vector<int32_t> label_;
   models::Inputs inputs_;
-  std::unique_ptr<device::Arena> arena_;
 };
 
 models::ResnetConfig small_resnet(bool bottleneck) {
@@ -207,30 +170,14 @@ TEST(Resnet, GradientsAgainstDifferences) {
   for (bool bottleneck : {false, true}) {
     ResnetWorld world(small_resnet(bottleneck), 8, models::Recompute::none);
     world.loss();
-    std::vector<Floats> gradients;
-    for (int p = 0; p < int(world.layout.parameters().size()); ++p)
-      gradients.push_back(world.layout.parameters()[size_t(p)].trained() ? world.gradient(p)
-                                                                         : Floats());
-    for (size_t p = 0; p < gradients.size(); ++p) {
-      if (gradients[p].empty()) continue;
-      const std::string& path = world.layout.parameters()[p].path;
-      double norm = 0;
-      for (float g : gradients[p]) norm += double(g) * double(g);
-      norm = std::sqrt(norm);
+    for (const auto& [path, gradient] : world.gradients()) {
+      const double norm = one_rank::norm_of(gradient);
       ASSERT_GT(norm, 1e-4) << path;
-      const View w = world.weight(path);
-      const Floats before(w.f32(), w.f32() + w.count);
       // Steps are short where the loss is steep, so that few ReLUs change sides.
-      const double h = 0.004 / std::max(norm, 10.0);
-      auto at = [&](double way) {
-        for (int64_t i = 0; i < w.count; ++i)
-          w.f32()[i] =
-              float(double(before[size_t(i)]) + way * double(gradients[p][size_t(i)]) / norm);
-        return world.loss();
-      };
-      const double difference = (8 * (at(h) - at(-h)) - (at(2 * h) - at(-2 * h))) / (12 * h);
-      std::copy(before.begin(), before.end(), w.f32());
-      EXPECT_NEAR(difference, norm, 0.03 * norm + 1e-3) << path;
+      const double slope =
+          one_rank::slope_along(gradient, world.stores.weight(path), 0.004 / std::max(norm, 10.0),
+                                [&] { return world.loss(); });
+      EXPECT_NEAR(slope, norm, 0.03 * norm + 1e-3) << path;
     }
   }
 }
@@ -242,13 +189,9 @@ TEST(Resnet, RecomputedBlocksHaveTheSameBits) {
       ResnetWorld kept(small_resnet(true), 8, models::Recompute::none, slices, operands),
           again(small_resnet(true), 8, models::Recompute::block, slices, operands);
       EXPECT_EQ(kept.loss(), again.loss());
-      for (int p = 0; p < int(kept.layout.parameters().size()); ++p) {
-        const shard::Parameter& of = kept.layout.parameters()[size_t(p)];
-        if (of.trained()) {
-          EXPECT_EQ(kept.gradient(p), again.gradient(p)) << of.path;
-        }
-      }
-      EXPECT_LT(again.peak, kept.peak);
+      const std::map<std::string, Floats> want = kept.gradients(), got = again.gradients();
+      for (const auto& [path, gradient] : want) EXPECT_EQ(gradient, got.at(path)) << path;
+      EXPECT_LT(again.stores.arena().peak(), kept.stores.arena().peak());
     }
 }
 

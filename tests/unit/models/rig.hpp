@@ -7,12 +7,12 @@
 
 #include <array>
 #include <cmath>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "models/cappa.hpp"
+#include "one_rank.hpp"
 
 namespace rig {
 
@@ -68,31 +68,14 @@ class World {
   World(const models::CappaOptions& options, int64_t batch, int64_t slices = 1,
         models::MemoryOptions memory = {}, device::DType operands = device::DType::f32)
       : model(options, memory),
-        operands_(operands),
-        ranks_(comm::make_plan_comm(1)),
-        mesh_(comm::make_plan_mesh({1, 1}, *ranks_)),
-        queue_(device::Kind::cpu, 1, true),
-        layout(model.parameters(), model.blocks(), {}, 1, 1),
-        weights(fabric(), 0),
-        gradients(fabric(), 1),
-        batch_(batch),
-        slices_(slices) {
-    for (const models::InputSpec& spec : model.inputs()) {
-      int64_t count = spec.per_example * batch;
-      buffers_.emplace_back(device::Kind::cpu, ledger_, "batch",
-                            count * device::size_of(spec.type));
-      inputs[spec.name] = buffers_.back().view(spec.type).slice(0, count);
-    }
-    // A planned pass measures the arena.
-    device::Queue paper(device::Kind::plan, 1, true);
-    device::Arena measure;
-    nn::Context forward_backward = context(paper, measure, true),
-                forward = context(paper, measure, false);
-    sums_.resize(size_t(slices));
-    train_->run(forward_backward, inputs, batch, sums());
-    score_->plan(forward, inputs);
-    arena_ =
-        std::make_unique<device::Arena>(device::Kind::cpu, ledger_, "activations", measure.peak());
+        stores(model.parameters(), model.blocks(),
+               {.batch = batch, .slices = slices, .operands = operands}),
+        inputs(stores.make_inputs(model.inputs())),
+        sums_(size_t(slices)) {
+    stores.make_arena_for([&](nn::Context& train, nn::Context& forward) {
+      train_->run(train, inputs, batch, sums());
+      score_->plan(forward, inputs);
+    });
   }
 
   void set(const std::string& path, const Floats& values) {
@@ -100,44 +83,37 @@ class World {
     ASSERT_EQ(v.count, int64_t(values.size())) << path;
     std::copy(values.begin(), values.end(), v.f32());
   }
-  View weight(const std::string& path) { return weights.weight(layout.find(path)); }
-  View gradient(const std::string& path) const {
-    const shard::Parameter& p = layout.parameters().at(size_t(layout.find(path)));
-    return gradients.owned(p.unit).slice(p.offset, p.size);
+  View weight(const std::string& path) { return stores.weight(path); }
+  View gradient(const std::string& path) const { return stores.gradient(path); }
+  // Replaces the initial values, so that no gradient vanishes. `of_head`: the noise of the head.
+  void shake(uint64_t seed, const std::string& name, double of_head) {
+    stores.shake(seed, name, [&](const std::string& path) {
+      return path == "decoder/LogitsDense/kernel" ? of_head : 0.1;
+    });
   }
   // Computes the gradients of the mean loss over the batch, and returns the sums over all slices.
   Sums forward_backward() {
-    nn::Context ctx = context(queue_, *arena_, true);
-    gradients.begin_step();
-    gradients.begin_micro_batch(0);
-    train_->run(ctx, inputs, batch_, sums());
-    gradients.finish_step();
+    stores.train([&](nn::Context& ctx) { train_->run(ctx, inputs, ctx.batch, sums()); });
     Sums all{};
     for (const Sums& of_slice : sums_)
       for (size_t i = 0; i < all.size(); ++i) all[i] += of_slice[i];
     return all;
   }
   void evaluate(double* nll, double* weight) {
-    nn::Context ctx = context(queue_, *arena_, false);
+    nn::Context ctx = stores.context(false);
     score_->run(ctx, inputs, nll, weight);
   }
   // Scores all images of the inputs against all texts: [batch, texts]. An arena of its own has the
   // size that the pass plans.
   std::vector<double> pair_scores(const models::TextList& texts) {
     const std::unique_ptr<models::PairScorePass> pass = model.make_pair_score_pass();
-    device::Queue paper(device::Kind::plan, 1, true);
-    device::Arena measure;
-    nn::Context planned = context(paper, measure, false);
-    pass->plan(planned, inputs);
-    device::Arena arena(device::Kind::cpu, ledger_, "scores", measure.peak());
-    nn::Context ctx = context(queue_, arena, false);
-    std::vector<double> scores(size_t(batch_ * texts.count()), NAN);
-    pass->run(ctx, inputs, texts, scores.data());
+    std::vector<double> scores(size_t(stores.batch() * texts.count()), NAN);
+    run(*pass, [&](nn::Context& ctx) { pass->run(ctx, inputs, texts, scores.data()); });
     return scores;
   }
   Floats logits() {
-    Floats out(size_t(batch_ * model.options().length() * model.options().vocab_size));
-    nn::Context ctx = context(queue_, *arena_, false);
+    Floats out(size_t(stores.batch() * model.options().length() * model.options().vocab_size));
+    nn::Context ctx = stores.context(false);
     model.logits(ctx, inputs, device::view(out.data(), int64_t(out.size())), state_);
     return out;
   }
@@ -147,9 +123,10 @@ class World {
     const std::unique_ptr<models::EmbedPass> pass = model.make_embed_pass(taps);
     std::vector<Floats> out;
     std::vector<float*> places;
-    for (const models::Tap& tap : pass->taps()) out.emplace_back(size_t(batch_ * tap.count()));
+    for (const models::Tap& tap : pass->taps())
+      out.emplace_back(size_t(stores.batch() * tap.count()));
     for (Floats& of_tap : out) places.push_back(of_tap.data());
-    nn::Context ctx = context(queue_, *arena_, false);
+    nn::Context ctx = stores.context(false);
     pass->run(ctx, inputs, places);
     return out;
   }
@@ -157,52 +134,25 @@ class World {
   // Calls work(ctx) with a context whose arena has the size that `pass` plans.
   template <class Work>
   void run(models::ForwardPass& pass, const Work& work) {
-    device::Queue paper(device::Kind::plan, 1, true);
-    device::Arena measure;
-    nn::Context planned = context(paper, measure, false);
-    pass.plan(planned, inputs);
-    device::Arena arena(device::Kind::cpu, ledger_, "activations", measure.peak());
-    nn::Context ctx = context(queue_, arena, false);
-    work(ctx);
+    stores.run_planned([&](nn::Context& ctx) { pass.plan(ctx, inputs); }, work);
   }
 
   models::Cappa model;
+  one_rank::Stores stores;
 
  private:
-  device::DType operands_;  // of products
-  shard::Fabric fabric() { return {layout, mesh_, queue_, ledger_, false, operands_}; }
-  nn::Context context(device::Queue& queue, device::Arena& arena, bool train) {
-    return {.queue = queue,
-            .arena = arena,
-            .weights = weights,
-            .gradients = train ? &gradients : nullptr,
-            .batch = batch_,
-            .slices = slices_,
-            .train = train,
-            .keep = train};
-  }
   View sums() {
     return {sums_.data(), device::DType::f64, int64_t(sums_.size()) * models::Cappa::Sums::count};
   }
   std::unique_ptr<models::TrainPass> train_ = model.make_train_pass();
   std::unique_ptr<models::ScorePass> score_ = model.make_score_pass();
   models::Cappa::State state_;
-  std::unique_ptr<comm::Comm> ranks_;
-  comm::Mesh mesh_;
-  device::Queue queue_;
-  device::Ledger ledger_;
-  std::vector<Sums> sums_;  // by slice
 
  public:
-  shard::Layout layout;
-  shard::WeightStore weights;
-  shard::GradientStore gradients;
   models::Inputs inputs;
 
  private:
-  int64_t batch_, slices_;
-  std::vector<device::Buffer> buffers_;
-  std::unique_ptr<device::Arena> arena_;
+  std::vector<Sums> sums_;  // by slice
 };
 
 }  // namespace rig

@@ -75,10 +75,13 @@ TEST(Plan, CountsManyPassesWithoutWalkingThroughThem) {
           EXPECT_EQ(plan.geometry.accumulation, 24 / micro);
           Counted all = walk_all(recipe);
           EXPECT_EQ(plan.step_flops, all.flops);
-          expect_equal(plan.fsdp_gather, all.gather);
-          expect_equal(plan.fsdp_scatter, all.scatter);
-          expect_equal(plan.fsdp_reduce, all.reduce);
-          expect_equal(plan.replica_reduce, all.replica);
+          int64_t of_ops = 0;
+          for (const device::OpCost& cost : plan.ops) of_ops += cost.flops;
+          EXPECT_EQ(of_ops, all.flops);
+          expect_equal(plan.traffic.fsdp_gather, all.gather);
+          expect_equal(plan.traffic.fsdp_scatter, all.scatter);
+          expect_equal(plan.traffic.fsdp_reduce, all.reduce);
+          expect_equal(plan.traffic.replica_reduce, all.replica);
         }
 }
 

@@ -1,0 +1,73 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""Bad input of self-supervised models and probes: each message names key, value and way out, and nothing is trained."""
+from ssl_harness import SelfSupervised
+
+import harness
+
+
+class Refusals(SelfSupervised, harness.RunTest):
+    def setUp(self):
+        super().setUp()
+        self.make_images()
+
+    def refuse(self, name, changes, *fragments, code=2, args=(), ranks=0):
+        """Refuses the deck of a kind with (old, new) replaced, or keys set."""
+        self.use(name)
+        words = [word for change in changes if isinstance(change, str) for word in ("--set", change)]
+        text = self.changed(*(change for change in changes if not isinstance(change, str)))
+        with self.subTest(name, changes=changes):
+            self.expect(code, *fragments, args=[self.deck(text), "--dir", f"{self.dir}_{name}", *words, *args], ranks=ranks)
+            self.assertNotIn("step=1 loss", self.output)
+
+    def test_views_that_do_not_fit(self):
+        check = ["--validate"]
+        self.refuse("simclr", [("copies(2)", "copies(3)")], "data.train.preprocess", "[3,16,16,3]", "[2,16,16,3]", "model.views",
+                    "copies(2) | random_resized_crop(16)", args=check)
+        self.refuse("swav", [("[2, 2], [16, 8]) |", "[2, 2], [16, 12]) |")], "[2,12,12,3]", "[2,8,8,3]",
+                    "multi_crop([2, 2], [16, 8])", args=check)
+        self.refuse("dino", ["model.views=[2, 2, 1]"], "model.image_size", "has 2 sizes for 3 groups of views", "give one for each",
+                    args=check)
+        self.refuse("dino", ['data.train.preprocess=decode | resize(16) | value_range(-1, 1) | keep("image")'], 'needs "image1"',
+                    "multi_crop([2, 2], [16, 8])", args=check)
+        self.refuse("swav", ["model.loss.assign_views=[0, 4]"], "model.loss.assign_views", "view 4 is not among the 4", args=check)
+        self.refuse("moco", ["model.views=[3]"], "model.views", "must be [2]", args=check)
+
+    def test_queues(self):
+        self.refuse("moco", ["model.loss.queue_size=36"], "model.loss.queue_size = 36 is not a multiple of train.global_batch = 8",
+                    "such as 32", ranks=2)
+        self.refuse("swav", ["model.loss.queue_length=20"], "model.loss.queue_length = 20 is not a multiple of train.global_batch = 8",
+                    "or 0 for no queue")
+
+    def test_labels_and_places(self):
+        self.refuse("linear_probe", ["model.num_classes=4", ("layers = [5], batch", "layers = [4], batch"),
+                                     ("layers = [5] }", "layers = [4] }")],
+                    "'label' holds 4, which is not in [0, 4) (model.num_classes)", "mend it or leave it out",
+                    code=4, ranks=2)
+        self.refuse("npid", ["model.loss.samples=20"], "not in [0, 20) (model.loss.samples)", "mend it or leave it out", code=4)
+
+    def test_groups_of_batch_norm(self):
+        whole = [("width = 4, group_examples = 2", "width = 4")]
+        self.refuse("simclr", whole, "model.trunk.group_examples = 0", "accumulation splits into 2 passes",
+                    "set it to 2, or train.micro_batch to 4", ranks=2)
+        self.refuse("simclr", [("width = 4, group_examples = 2", "width = 4, group_examples = 3")],
+                    "model.trunk.group_examples = 3 leaves an uneven group", "set it to 2 or 4", ranks=2)
+        self.refuse("barlow_twins", [("on = true, group_examples = 2", "on = true")], "batch_norm.group_examples of the head = 0",
+                    "accumulation splits into 4 passes")
+
+    def test_taps(self):
+        self.refuse("linear_probe", [('tap = "res4"', 'tap = "res6"')], 'model.probe "res6"', 'there is no tap "res6"', "did you mean",
+                    "the model has conv1, res1, res2", args=["--validate"])
+        taps = '\n[eval.few]\nkind = "fewshot"\ndata = "train"\ntrain_data = "train"\ntap = "layer4"\nshots = [2]\nevery_steps = 8\n'
+        self.refuse("linear_probe", [("[checkpoint]", taps + "[checkpoint]")], "eval.few", 'there is no tap "layer4"',
+                    "the model has conv1, res1, res2", args=["--validate"])
+
+    def test_trunk_of_another_depth(self):
+        self.use("simclr")
+        self.expect(0, args=[self.deck(), "--dir", self.folder + "/trunk", "--set", "train.total_steps=1"])
+        init = f'\n[init]\nfrom = "{self.folder}/trunk"\nmap = {{ "trunk" = "params/trunk" }}\n[checkpoint]'
+        self.refuse("linear_probe", [("depth = 18", "depth = 34"), ("[checkpoint]", init)], "init.from", "model.trunk.depth = 34",
+                    "the file holds a ResNet-18", "make model.trunk the same", ranks=2)
+
+
+harness.main()

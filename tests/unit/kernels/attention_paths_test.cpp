@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tests attention on GPUs at the lengths, masks and packings of models: which library runs it, and
+// that its results are the CPU's.
+#include "kernels/attention.hpp"
+#include "kernels/paths.hpp"
+#include "narrow_type.hpp"
+
+namespace attention_paths {
+namespace {
+
+using namespace kernels;
+using namespace rig;
+using device::DType;
+
+constexpr int64_t kBatch = 3, kHeads = 2, kDim = 64, kRow = kHeads * kDim;
+
+struct Lengths {
+  const char* name;
+  int64_t queries, keys;
+  Mask mask;
+  // Rows of each example; none: whole sequences.
+  std::vector<int32_t> query_rows{}, key_rows{};
+};
+const Lengths kLengths[] = {
+    {"encoder of B/16", 196, 196, Mask::full},
+    {"encoder of L/14", 256, 256, Mask::full},
+    {"decoder", 64, 64, Mask::full},
+    {"decoder, causal", 64, 64, Mask::causal},
+    {"decoder, per example", 64, 64, Mask::per_example},
+    {"cross, B/16", 64, 196, Mask::full},
+    {"cross, L/14", 64, 256, Mask::full},
+    // Example 1 is predicted in parallel, so it has all rows.
+    {"decoder, packed", 64, 64, Mask::per_example, {9, 64, 20}, {9, 64, 20}},
+    {"last layer", 64, 64, Mask::per_example, {9, 17, 1}, {9, 64, 20}},
+    {"evaluation, packed", 64, 64, Mask::causal, {9, 64, 1}, {9, 64, 1}},
+    {"cross, packed", 64, 196, Mask::full, {9, 64, 20}},
+    {"keys that some lack", 24, 40, Mask::full, {24, 3, 0}, {40, 1, 17}},
+    {"keys that parallel ones lack", 24, 24, Mask::per_example, {24, 3, 9}, {24, 5, 11}},
+};
+
+std::vector<int32_t> offsets_of(const std::vector<int32_t>& rows) {
+  std::vector<int32_t> out;
+  if (!rows.empty()) out.push_back(0);
+  for (int32_t n : rows) out.push_back(out.back() + n);
+  return out;
+}
+
+struct Problem {
+  std::vector<uint8_t> flags{1, 0, 7};
+  std::vector<int32_t> query_offsets, key_offsets;
+  AttentionShape shape;
+  int64_t queries, keys;  // elements
+  explicit Problem(const Lengths& c)
+      : query_offsets(offsets_of(c.query_rows)),
+        key_offsets(offsets_of(c.key_rows)),
+        shape{.batch = kBatch,
+              .heads = kHeads,
+              .query_length = c.queries,
+              .key_length = c.keys,
+              .head_dim = kDim,
+              .mask = c.mask},
+        queries(kRow * (query_offsets.empty() ? kBatch * c.queries : query_offsets.back())),
+        keys(kRow * (key_offsets.empty() ? kBatch * c.keys : key_offsets.back())) {
+    if (c.mask == Mask::per_example) shape.flags = device::view(flags.data(), kBatch);
+    if (!query_offsets.empty())
+      shape.query_offsets = device::view(query_offsets.data(), kBatch + 1);
+    if (!key_offsets.empty()) shape.key_offsets = device::view(key_offsets.data(), kBatch + 1);
+  }
+};
+
+// The results of both directions, on numbers that the type holds.
+struct Results {
+  std::vector<float> o, dq, dk, dv;
+};
+template <class QueueKind, class Run>
+Results results_of(const Problem& p, bool narrow, QueueKind& queue, const Run& run_op) {
+  auto rounded = [](const std::vector<float>& x) {
+    std::vector<float> out;
+    for (float v : x) out.push_back(widened(narrowed(v)));
+    return out;
+  };
+  auto numbers = [&](int64_t count, const char* name) {
+    return Numbers(rounded(normals(count, name)), narrow);
+  };
+  auto nothing = [&](int64_t count) {
+    return Numbers(std::vector<float>(size_t(count), NAN), narrow);
+  };
+  Numbers q = numbers(p.queries, "q"), k = numbers(p.keys, "k"), v = numbers(p.keys, "v"),
+          d_o = numbers(p.queries, "d_o");
+  Numbers o = nothing(p.queries), dq = nothing(p.queries), dk = nothing(p.keys),
+          dv = nothing(p.keys);
+  std::vector<float> lse(size_t(kBatch * kHeads * p.shape.query_length), NAN);
+  const View l = device::view(lse.data(), int64_t(lse.size()));
+  run_op(
+      AttentionForward{
+          .o = o.view(), .lse = l, .q = q.view(), .k = k.view(), .v = v.view(), .shape = p.shape},
+      queue);
+  run_op(AttentionBackward{.dq = dq.view(),
+                           .dk = dk.view(),
+                           .dv = dv.view(),
+                           .d_o = d_o.view(),
+                           .q = q.view(),
+                           .k = k.view(),
+                           .v = v.view(),
+                           .o = o.view(),
+                           .lse = l,
+                           .shape = p.shape},
+         queue);
+  return {o.values(), dq.values(), dk.values(), dv.values()};
+}
+
+// Expects errors that are small beside all values, by their squares.
+void expect_near(const std::vector<float>& got, const std::vector<float>& wanted, double part,
+                 const char* what) {
+  ASSERT_EQ(got.size(), wanted.size());
+  double square = 0, error = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    const double e = double(got[i]) - double(wanted[i]);
+    error += e * e;
+    square += double(wanted[i]) * double(wanted[i]);
+  }
+  EXPECT_LE(std::sqrt(error), part * std::sqrt(square)) << what;
+}
+
+void compare(const Lengths& c, bool narrow) {
+  SCOPED_TRACE(c.name);
+  const Problem p(c);
+  TestQueue queue;
+  const Results got = results_of(p, narrow, queue, [](const auto& op, TestQueue& on) {
+    run(op, on);  // on the GPU
+  });
+  const PathCounts ran = path_counts(queue);
+  EXPECT_EQ(ran[size_t(Path::attention_cudnn)], narrow ? 2 : 0);
+  EXPECT_EQ(ran[size_t(Path::attention_products)], narrow ? 0 : 2);
+  EXPECT_EQ(ran[size_t(Path::attention_own)], 0);
+  EXPECT_EQ(ran[size_t(Path::fallback)], 0);
+  Queue cpu(device::Kind::cpu);
+  const Results wanted =
+      results_of(p, false, cpu, [](const auto& op, Queue& on) { kernels::run(op, on); });
+  const double part = narrow ? 8e-3 * narrow_part() : 2e-6;
+  expect_near(got.o, wanted.o, part, "o");
+  expect_near(got.dq, wanted.dq, part, "dq");
+  expect_near(got.dk, wanted.dk, part, "dk");
+  expect_near(got.dv, wanted.dv, part, "dv");
+}
+
+TEST(AttentionPaths, LibrariesGiveTheResultsOfTheCpu) {
+  if (!on_cuda()) GTEST_SKIP() << "paths of GPUs";
+  for (const Lengths& c : kLengths) {
+    for_each_narrow_type([&] { compare(c, true); });
+    compare(c, false);
+  }
+}
+
+// Our own kernels run what the libraries do not: dropout, heads of other sizes, and level "mesh" in
+// f32, where bits may not depend on the number of examples.
+TEST(AttentionPaths, OwnKernelsRunTheRest) {
+  if (!on_cuda()) GTEST_SKIP() << "paths of GPUs";
+  auto own = [](AttentionShape shape, bool narrow, bool fixed_order) {
+    const int64_t count = shape.heads * shape.head_dim;
+    Numbers q(normals(count, "q"), narrow), o(normals(count, "o"), narrow);
+    TestQueue queue(1, fixed_order);
+    run(
+        AttentionForward{
+            .o = o.view(), .q = q.view(), .k = q.view(), .v = q.view(), .shape = shape},
+        queue);
+    const PathCounts ran = path_counts(queue);
+    EXPECT_EQ(ran[size_t(Path::fallback)], 0);
+    return ran[size_t(Path::attention_own)] == 1;
+  };
+  AttentionShape s{.batch = 1, .heads = 1, .query_length = 1, .key_length = 1, .head_dim = 8};
+  EXPECT_FALSE(own(s, true, false));
+  EXPECT_FALSE(own(s, false, false));
+  EXPECT_FALSE(own(s, true, true));
+  EXPECT_TRUE(own(s, false, true));
+  s.head_dim = 12;
+  EXPECT_TRUE(own(s, true, false));
+  EXPECT_FALSE(own(s, false, false));
+  s.head_dim = 8;
+  s.dropout = 0.5f;
+  s.stream = base::Stream(1, "weights");
+  EXPECT_TRUE(own(s, true, false));
+  EXPECT_TRUE(own(s, false, false));
+}
+
+}  // namespace
+}  // namespace attention_paths
