@@ -274,7 +274,7 @@ void frozen_weights() {
                     .optimizer = optimizer,
                     .level = "run",
                     .kind = "adamw",
-                    .global_batch = 16,
+                    .global_batch = 8,
                     .frozen = "encoder/.*|decoder/EncDecBlock1/CrossAttn/.*"};
       auto options = tests::engine_options(c, kSteps);
       options.operands = type;
@@ -292,9 +292,8 @@ void frozen_weights() {
       check_weights(engine, mesh, name + ", after two updates");
       refill(engine, double(cases));
       check_weights(engine, mesh, name + ", after a restore");
-      for (int64_t step = 3; step <= 4; ++step)
-        expect(tests::run_step(engine, mesh, step).finite, name + ": an update was left out");
-      check_weights(engine, mesh, name + ", after a restore and two updates");
+      expect(tests::run_step(engine, mesh, 3).finite, name + ": an update was left out");
+      check_weights(engine, mesh, name + ", after a restore and an update");
       ++cases;
     }
   say(fmt::format("frozen weights: {} cases", cases));

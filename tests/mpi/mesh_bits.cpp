@@ -16,7 +16,7 @@
 
 namespace {
 
-constexpr int kSteps = 20;
+constexpr int kSteps = 12;
 
 struct Outcome {
   std::vector<double> losses;

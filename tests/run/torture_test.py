@@ -62,8 +62,8 @@ class Torture(harness.RunTest):
         """Starts a run in which tests/inject carries out an order."""
         shutil.rmtree(self.trace(), ignore_errors=True)
         os.mkdir(self.trace())
-        environment = {"LD_PRELOAD": LIBRARY, "INJECT_UNDER": under, "INJECT_TRACE": self.trace(), "INJECT": order, "INJECT_CALL": call,
-                       "INJECT_ENDS": ends}
+        environment = {"LD_PRELOAD": harness.preload(LIBRARY), "INJECT_UNDER": under, "INJECT_TRACE": self.trace(), "INJECT": order,
+                       "INJECT_CALL": call, "INJECT_ENDS": ends}
         command = ["mpirun", "-np", str(ranks)]
         for name, value in environment.items():
             command += ["-x", f"{name}={value}"]
