@@ -11,12 +11,6 @@ set(TRAINER_MPI_ENVIRONMENT OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONF
     OMPI_MCA_pml=ob1
     # A host that does not know its own name asks name servers, ten times per mpirun.
     "RES_OPTIONS=timeout:1 attempts:1")
-# The runtime of sanitizers must be the first library.
-if(NOT TRAINER_SANITIZE)
-  add_library(rest MODULE ${CMAKE_CURRENT_SOURCE_DIR}/inject/rest.cpp)
-  set_target_properties(rest PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
-  list(APPEND TRAINER_MPI_ENVIRONMENT LD_PRELOAD=$<TARGET_FILE:rest>)
-endif()
 
 # mpi_program(NAME [further sources in tests/mpi])
 function(mpi_program name)

@@ -4,6 +4,15 @@ add_library(inject MODULE ${CMAKE_CURRENT_SOURCE_DIR}/inject/inject.cpp)
 target_link_libraries(inject PRIVATE ${CMAKE_DL_LIBS})
 set_target_properties(inject PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
 
+# Lets waiting ranks of these scripts rest. Programs in tests/mpi exchange so often that they would
+# take three times as long. The runtime of sanitizers must be the first library.
+set(run_environment "${TRAINER_MPI_ENVIRONMENT}")
+if(NOT TRAINER_SANITIZE)
+  add_library(rest MODULE ${CMAKE_CURRENT_SOURCE_DIR}/inject/rest.cpp)
+  set_target_properties(rest PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  list(APPEND run_environment LD_PRELOAD=$<TARGET_FILE:rest>)
+endif()
+
 # Scripts that run the program like a user: decks, data, files, exit codes, jobs. A script that
 # exits with 77 was skipped and prints the reason. The scripts use Debian's Python (h5py, NumPy,
 # Pillow).
@@ -22,7 +31,7 @@ foreach(script IN LISTS run_scripts)
   endif()
   add_test(NAME run_${name}_mpi4 COMMAND /usr/bin/python3 ${script})
   set_tests_properties(run_${name}_mpi4 PROPERTIES LABELS run SKIP_RETURN_CODE 77
-                       ENVIRONMENT "TRAINER=$<TARGET_FILE:trainer>;INJECT_LIBRARY=$<TARGET_FILE:inject>;${TRAINER_MPI_ENVIRONMENT}")
+                       ENVIRONMENT "TRAINER=$<TARGET_FILE:trainer>;INJECT_LIBRARY=$<TARGET_FILE:inject>;${run_environment}")
 endforeach()
 
 set_tests_properties(run_slurm_test_mpi4 PROPERTIES COST 1000)  # first, because it mostly waits
