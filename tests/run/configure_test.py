@@ -155,7 +155,8 @@ class Configure(unittest.TestCase):
         def commands(*args):
             self.configure(*args)
             with open(self.build + "/compile_commands.json", encoding="utf-8") as f:
-                return [(e["file"], e["command"]) for e in json.load(f) if not re.search(r"/(inject|rest)\.dir/", e["file"])]  # libraries of C calls
+                # inject and rest are libraries of C calls.
+                return [(e["file"], e["command"]) for e in json.load(f) if not re.search(r"/(inject|rest)\.dir/", e["file"])]
         for args in ([], ["--preset", "release"]):
             for file, command in commands(*args):
                 self.assertNotIn("Werror", command, file)
