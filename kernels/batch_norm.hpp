@@ -35,7 +35,7 @@ struct BatchNormStatistics {
   float eps = 1e-5f;
 };
 
-// mean = decay * mean + weight * (sum of means), likewise the variance; batches += counted.
+// mean = decay * mean + weight * (sum of means), likewise the variance; batches += 1.
 struct BatchNormRunning {
   static constexpr Op op = Op::batch_norm_running;
   View mean, variance;  // f32 [columns]
@@ -43,7 +43,6 @@ struct BatchNormRunning {
   View moments;         // f64 [2, columns]: sums of means and of unbiased variances
   int64_t columns = 0;
   double decay = 0.9, weight = 0.1;
-  float counted = 1;
 };
 
 // The statistics of the groups of x that normalise it, with scale and bias.

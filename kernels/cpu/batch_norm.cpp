@@ -158,7 +158,7 @@ void run_cpu(const BatchNormRunning& a, Queue&) {
     mean = float(a.decay * double(mean) + a.weight * a.moments.f64()[j]);
     variance = float(a.decay * double(variance) + a.weight * a.moments.f64()[a.columns + j]);
   }
-  if (!a.batches.none()) a.batches.f32()[0] += a.counted;
+  if (!a.batches.none()) a.batches.f32()[0] += 1;
 }
 
 void run_cpu(const BatchNormForward& a, Queue& queue) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the vector loops of max pooling work on: some channels of one pixel.
+// Arguments of the vector loops of max pooling. Each call works on some channels of one pixel.
 #pragma once
 
 #include <cstdint>

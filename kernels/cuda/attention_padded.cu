@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kPaddedTensors = 3, kPaddedThreads = 256;
 
-// The same rows of several tensors move in one launch, a tensor for each blockIdx.y.
+// One launch copies the same rows of several tensors. blockIdx.y selects the tensor.
 template <class Word>
 struct PaddedRows {
   std::array<const Word*, kPaddedTensors> from;

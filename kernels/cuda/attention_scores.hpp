@@ -12,8 +12,8 @@ namespace kernels {
 // that an example lacks sees none.
 void count_seen_keys(int32_t* out, const AttentionShape& shape, Queue& queue);
 
-// Scores of one head: f32 [examples, query_length, stride], of which the first key_length of each
-// row are used. `first` is the first of these examples.
+// The scores of one head: f32 [examples, query_length, stride]. A row holds key_length scores; the
+// rest of it is padding. `first` is the number of the first example.
 struct HeadScores {
   float* data;
   int64_t stride, head, first, examples;

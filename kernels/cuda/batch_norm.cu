@@ -303,9 +303,9 @@ __global__ void __launch_bounds__(kRowThreads)
 
 __global__ void __launch_bounds__(kRowThreads)
     update_running(float* mean, float* variance, float* batches, const double* moments,
-                   int64_t columns, double decay, double weight, float counted) {
+                   int64_t columns, double decay, double weight) {
   const int64_t j = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (j == 0 && batches) *batches += counted;
+  if (j == 0 && batches) *batches += 1;
   if (j >= columns) return;
   mean[j] = float(decay * double(mean[j]) + weight * moments[j]);
   variance[j] = float(decay * double(variance[j]) + weight * moments[columns + j]);
@@ -353,7 +353,7 @@ void run_cuda(const BatchNormStatistics& a, Queue& queue) {
 void run_cuda(const BatchNormRunning& a, Queue& queue) {
   launch(update_running, blocks_for(a.columns, kRowThreads), dim3(kRowThreads), 0, queue,
          a.mean.f32(), a.variance.f32(), pointer<float>(a.batches), a.moments.f64(), a.columns,
-         a.decay, a.weight, a.counted);
+         a.decay, a.weight);
 }
 
 void run_cuda(const BatchNormForward& a, Queue& queue) {

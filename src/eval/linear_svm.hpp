@@ -13,9 +13,9 @@ std::vector<double> svm_rows(const float* x, int64_t rows, int64_t features);
 
 // Returns weights and bias [width]: the minimiser of
 //   |w|^2 / 2 + sum over the rows of c max(0, 1 - t w.x)^2
-// Rows that show the class have t = 1 and c = 2 cost, the others t = -1 and c = cost. The bias is
-// regularised, too. x: rows of `width` numbers, of which those in `rows` count; shows: for each row
-// of x.
+// Rows that show the class have t = 1 and c = 2 cost, the others t = -1 and c = cost. The
+// regularisation includes the bias. x has rows of `width` numbers; the fit reads those in `rows`.
+// `shows` has an element for each row of x.
 std::vector<double> fit_svm(const std::vector<double>& x, int64_t width,
                             const std::vector<int64_t>& rows, const std::vector<char>& shows,
                             double cost);

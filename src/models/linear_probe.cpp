@@ -358,7 +358,7 @@ class LinearProbeTrainPass : public TrainPass {
   LinearProbeModel::State state_;
 };
 
-// What passes of evaluators share.
+// Runs the trunk and the heads of one probe or of all, for the passes of evaluators.
 class ProbeForward {
  public:
   ProbeForward(const LinearProbeModel& model, const std::string& probe, bool gives_scores)

@@ -107,7 +107,7 @@ using ScheduleTables = std::map<std::string, ScheduleOptions>;
 // of kind state need no rule and are frozen. Without a clock, frozen_steps are not known.
 Policies resolve_policies(const OptimizerOptions& options, const ScheduleTables& tables,
                           const std::vector<shard::Parameter>& parameters, const Clock& clock = {});
-// Resolves the policies of parameters of which only the paths are known.
+// Resolves the policies of parameters by their paths alone.
 Policies resolve_policies(const OptimizerOptions& options, const ScheduleTables& tables,
                           const std::vector<std::string>& paths);
 

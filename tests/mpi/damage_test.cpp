@@ -134,7 +134,7 @@ class Names {
   checkpoint::Manifest manifest_;
 };
 
-// What became of damages.
+// Counts damaged checkpoints by outcome.
 struct Tally {
   int refused = 0, intact = 0, gone = 0;
 };

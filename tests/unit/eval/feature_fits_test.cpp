@@ -99,7 +99,7 @@ struct Made {
   }
 };
 
-// As many images of each class as there are make the machines of all images, whatever the seed.
+// With all images of each class the machines are those of all images, whatever the seed is.
 TEST(FeatureFits, MachinesOfAllImagesNeedNoChoice) {
   const auto all = feature_rig::evaluate("svm", {.keys = "costs = [1]"})[0].values;
   const auto few =

@@ -145,7 +145,7 @@ void compare(const Lengths& c, bool narrow) {
 }
 
 TEST(AttentionPaths, LibrariesGiveTheResultsOfTheCpu) {
-  if (!on_cuda()) GTEST_SKIP() << "paths of GPUs";
+  if (!on_cuda()) GTEST_SKIP() << "only GPUs choose between these paths";
   for (const Lengths& c : kLengths) {
     for_each_narrow_type([&] { compare(c, true); });
     compare(c, false);
@@ -155,7 +155,7 @@ TEST(AttentionPaths, LibrariesGiveTheResultsOfTheCpu) {
 // Our own kernels run what the libraries do not: dropout, heads of other sizes, and level "mesh" in
 // f32, where bits may not depend on the number of examples.
 TEST(AttentionPaths, OwnKernelsRunTheRest) {
-  if (!on_cuda()) GTEST_SKIP() << "paths of GPUs";
+  if (!on_cuda()) GTEST_SKIP() << "only GPUs choose between these paths";
   auto own = [](AttentionShape shape, bool narrow, bool fixed_order) {
     const int64_t count = shape.heads * shape.head_dim;
     Numbers q(normals(count, "q"), narrow), o(normals(count, "o"), narrow);

@@ -127,7 +127,7 @@ TEST(BatchNorm, RunningValuesMoveAndNormalise) {
   NormDoubles moments = {1, -2, 3, 0.5, 0.25, 8};
   Tensor mean(std::vector<float>{0, 1, 2}), variance(std::vector<float>{1, 1, 4}),
       batches(std::vector<float>{3}), m(3), r(3);
-  run(BatchNormRunning{mean, variance, batches, sums_view(moments), 3, 0.9, 0.1, 1}, queue);
+  run(BatchNormRunning{mean, variance, batches, sums_view(moments), 3, 0.9, 0.1}, queue);
   expect_close(mean.values(), {0.1, 0.7, 2.1}, 1e-7, "mean");
   expect_close(variance.values(), {0.95, 0.925, 4.4}, 1e-7, "variance");
   EXPECT_EQ(batches[0], 4);
