@@ -15,8 +15,8 @@ using device::DType;
 
 // Rows of a chunk. On CPUs more rows gain no speed; a GPU needs more work per product.
 constexpr int64_t kChunkRows = 256, kChunkRowsOnGpu = 1024;
-// Rows of logits at a time where rows are alike; a multiple, so that products waste nothing. Each
-// bf16 product packs the vocabulary's weights first: 576 rows take 6 % more time for all scores.
+// The most rows of logits at a time where rows are alike. Each bf16 product packs the vocabulary's
+// weights first: 576 rows take 6 % more time for all scores.
 constexpr int64_t kPieceRows = 20 * kernels::kAlikeRows;
 // A tile has more than one chunk if the batch is so small that a tile has fewer rows than this.
 // Weights that are sharded are gathered for each tile.
@@ -102,11 +102,13 @@ void CaptionPairScorePass::encode(nn::Context& ctx, const Inputs& inputs) {
 void CaptionPairScorePass::place_targets(nn::Context& ctx, PairDecoder::Tile tile) {
   const HeadConfig& config = parts_.head_config;
   const bool alike = ctx.queue.rows_alike();
-  const int64_t rows = chunks_.rows(),
+  const int64_t rows = chunks_.rows(), all = ctx.batch * tile.count * rows,
                 budget = std::clamp<int64_t>((config.logits_mb << 20) / (4 * config.vocabulary), 1,
                                              alike ? kPieceRows : rows),
-                pieces = base::ceil_div(rows, budget),
-                piece = alike ? budget : base::ceil_div(rows, pieces);
+                pieces = base::ceil_div(alike ? all : rows, budget);
+  int64_t piece = base::ceil_div(alike ? all : rows, pieces);
+  // CPUs pad products to a multiple of these rows anyway.
+  if (alike) piece = std::min(budget, base::round_up(piece, kernels::kAlikeRows));
   padded_rows_ = alike ? rows : pieces * piece;
   const int64_t count = base::round_up(ctx.batch * tile.count * padded_rows_, piece);
   head_.index.assign(size_t(count), -1);
