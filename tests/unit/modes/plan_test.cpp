@@ -76,7 +76,7 @@ TEST(Plan, CountsManyPassesWithoutWalkingThroughThem) {
           Counted all = walk_all(recipe);
           EXPECT_EQ(plan.step_flops, all.flops);
           int64_t of_ops = 0;
-          for (const device::OpCost& cost : plan.ops) of_ops += cost.flops;
+          for (const auto& [call, count] : plan.calls) of_ops += count * call.flops;
           EXPECT_EQ(of_ops, all.flops);
           expect_equal(plan.traffic.fsdp_gather, all.gather);
           expect_equal(plan.traffic.fsdp_scatter, all.scatter);
