@@ -103,7 +103,7 @@ inline Views views(kernels::EmbeddingBackward& a) { return {&a.dtable, &a.dy, &a
 inline Views views(kernels::Patchify& a) { return {&a.patches, &a.image}; }
 inline Views views(kernels::ScalePixels& a) { return {&a.y, &a.x}; }
 inline Views views(kernels::SoftmaxXent& a) {
-  return {&a.logits, &a.labels, &a.row_scale, &a.loss_scale, &a.loss};
+  return {&a.logits, &a.labels, &a.row_scale, &a.loss_scale, &a.loss, &a.rounded};
 }
 inline Views views(kernels::ClassXent& a) {
   return {&a.logits, &a.labels, &a.others, &a.shares, &a.loss, &a.ranks, &a.hits, &a.loss_scale};
