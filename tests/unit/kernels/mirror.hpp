@@ -72,7 +72,7 @@ inline Views views(kernels::LayerNormForward& a) {
   return {&a.y, &a.mean, &a.rstd, &a.x, &a.scale, &a.bias};
 }
 inline Views views(kernels::LayerNormBackward& a) {
-  return {&a.dx, &a.dscale, &a.dbias, &a.dy, &a.x, &a.mean, &a.rstd, &a.scale};
+  return {&a.dx, &a.dscale, &a.dbias, &a.dy, &a.x, &a.mean, &a.rstd, &a.scale, &a.rounded, &a.sums};
 }
 inline Views views(kernels::GeluForward& a) { return {&a.y, &a.x}; }
 inline Views views(kernels::GeluBackward& a) { return {&a.dx, &a.dy, &a.x}; }

@@ -118,5 +118,33 @@ TEST(Plan, OnGpusLogitsGoInLargerChunksAndScratchIsCounted) {
   EXPECT_GE(gpu.scratch, int64_t(kernels::kGemmWorkspace));
 }
 
+// Returns the calls of the op in a step of one pass in bf16, with encoder blocks of this number.
+int64_t calls_of(kernels::Op op, const std::string& device, int depth) {
+  Recipe recipe;
+  config::Deck deck({"deck.toml",
+                     kDeck,
+                     {"precision.compute=bf16", "run.device=" + device, "mesh.replica=1",
+                      "mesh.fsdp=1", fmt::format("model.encoder.depth={}", depth)}},
+                    recipe);
+  deck.throw_if_any();
+  int64_t calls = 0;
+  for (const auto& [call, count] : make_plan(recipe, deck, 1, "").calls)
+    if (call.op == int(op)) calls += count;
+  return calls;
+}
+
+// What a block of the encoder adds: casts of its operands (6 kernels and 4 biases), and sums for
+// the biases of queries, keys, values and the hidden layer. On CPUs, two casts and two sums of the
+// residual gradient come on top.
+TEST(Plan, OnGpusNormsMakeTheRoundedGradientAndItsSums) {
+  auto of_a_block = [](kernels::Op op, const std::string& device) {
+    return calls_of(op, device, 3) - calls_of(op, device, 2);
+  };
+  EXPECT_EQ(of_a_block(kernels::Op::cast, "cpu"), 10 + 2);
+  EXPECT_EQ(of_a_block(kernels::Op::cast, "cuda"), 10);
+  EXPECT_EQ(of_a_block(kernels::Op::column_sum, "cpu"), 4 + 2);
+  EXPECT_EQ(of_a_block(kernels::Op::column_sum, "cuda"), 4);
+}
+
 }  // namespace
 }  // namespace modes
