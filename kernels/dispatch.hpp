@@ -79,7 +79,7 @@ void run(const Args& args, Queue& queue) {
   check(args);
   Cost c = cost(args);
   if (queue.kind() == device::Kind::plan) {
-    queue.account(int(Args::op), c.flops, c.bytes, 0);
+    queue.account_planned({int(Args::op), c.flops, c.bytes});
     const bool on_gpu = queue.device() == device::Kind::cuda;
     if constexpr (requires { prepare_cpu(args, queue); })
       if (queue.prepares() && !on_gpu) prepare_cpu(args, queue);

@@ -26,12 +26,15 @@ struct LayerNormBackward {
   View dx{};
   // optional [columns], overwritten or added to (param_write); `rows` alone fixes the order of sums
   View dscale{}, dbias{};
-  View dy;          // [rows, columns]
+  View dy;          // [rows, columns], f32, bf16 or f16
   View x;           // [rows, columns]
   View mean, rstd;  // [rows]
   View scale;       // [columns]
   int64_t rows = 0, columns = 0;
   Write dx_write = Write::overwrite, param_write = Write::overwrite;
+  // What the layer before needs of dx, so that no pass of its own makes it; with dx only.
+  View rounded{};  // optional [rows, columns]: dx in bf16 or f16, the type of a narrow dy
+  View sums{};     // optional [columns]: sums of dx over rows, overwritten
 };
 size_t cuda_scratch(const LayerNormBackward&);
 

@@ -32,14 +32,14 @@ __device__ inline void for_packs(int64_t columns, const F& f) {
   }
 }
 
-// A row of floats, read once if it fits the registers.
-template <bool kAligned, int kPacks>
+// A row, read once if it fits the registers.
+template <bool kAligned, int kPacks, class T = float>
 struct NormRow {
-  const float* from;
+  const T* from;
   int64_t columns;
   NormFloats kept[kPacks > 0 ? kPacks : 1];
 
-  __device__ NormRow(const float* row, int64_t count) : from(row), columns(count) {
+  __device__ NormRow(const T* row, int64_t count) : from(row), columns(count) {
     if constexpr (kPacks > 0)
       for_packs<kPacks>(columns, [&](int k, int64_t column) { kept[k] = read(column); });
   }

@@ -50,8 +50,9 @@ size_t cuda_scratch(const ColumnSum& a) {
 }
 
 size_t cuda_scratch(const LayerNormBackward& a) {
-  if (a.dscale.none() && a.dbias.none()) return 0;
-  return size_t(norm_backward_cuts(a.rows).count() * 2 * a.columns) * sizeof(float);
+  if (a.dscale.none() && a.dbias.none() && a.sums.none()) return 0;
+  const int64_t kinds = a.sums.none() ? 2 : 3;
+  return size_t(norm_backward_cuts(a.rows).count() * kinds * a.columns) * sizeof(float);
 }
 
 namespace {

@@ -13,8 +13,11 @@ namespace {
 constexpr int kXentPack = 4, kXentPacks = 8, kXentColumns = kXentPack * kXentPacks,
               kXentMostThreads = 1024;
 
+// T is the type of the gradient.
+template <class T>
 struct XentRows {
   float* logits;
+  T* gradient;  // may be the logits
   const int32_t* labels;
   const float* row_scale;   // null: no gradient
   const float* loss_scale;  // null: 1
@@ -39,8 +42,8 @@ __device__ inline void for_xent_packs(int columns, const F& f) {
 }
 
 // Computes a row per block. kResident keeps the row in registers, and requires kAligned.
-template <bool kAligned, bool kResident>
-__global__ void __launch_bounds__(kXentMostThreads) xent_rows(XentRows a) {
+template <bool kAligned, bool kResident, class T>
+__global__ void __launch_bounds__(kXentMostThreads) xent_rows(XentRows<T> a) {
   __shared__ BlockShared<float> shared;
   const int n = a.columns, row = int(blockIdx.x);
   float* x = a.logits + int64_t(row) * n;
@@ -105,35 +108,43 @@ __global__ void __launch_bounds__(kXentMostThreads) xent_rows(XentRows a) {
       v[i] = fmaf(v[i], factor, off);
       if (column + i == label) v[i] -= at_label;
     }
-    store<kAligned>(x + column, v, n - column);
+    store<kAligned>(a.gradient + int64_t(row) * n + column, v, n - column);
   });
 }
 
-}  // namespace
-
-void run_cuda(const SoftmaxXent& a, Queue& queue) {
+template <class T>
+void run_rows(const SoftmaxXent& a, const View& gradient, Queue& queue) {
   const float on = 1 - a.smoothing, off = a.smoothing > 0 ? (1 - on) / float(a.columns - 1) : 0;
   CHECK(a.columns <= INT32_MAX, "{}: {} columns exceed 2^31 - 1", name_of(a.op), a.columns);
-  XentRows rows{a.logits.f32(),
-                a.labels.i32(),
-                a.gradient ? a.row_scale.f32() : nullptr,
-                a.loss_scale.none() ? nullptr : a.loss_scale.f32(),
-                a.loss.f32(),
-                int(a.columns),
-                on,
-                off};
+  XentRows<T> rows{a.logits.f32(),
+                   static_cast<T*>(gradient.data),
+                   a.labels.i32(),
+                   a.gradient ? a.row_scale.f32() : nullptr,
+                   a.loss_scale.none() ? nullptr : a.loss_scale.f32(),
+                   a.loss.f32(),
+                   int(a.columns),
+                   on,
+                   off};
   const int64_t threads = base::round_up(base::ceil_div(a.columns, kXentColumns), kWarp);
-  const bool aligned = packs_fit(kXentPack, a.columns, {a.logits});
+  const bool aligned = packs_fit(kXentPack, a.columns, {a.logits, gradient});
   auto start = [&](auto* kernel) {
     const unsigned block = unsigned(std::min<int64_t>(threads, kXentMostThreads));
     launch(kernel, blocks_for(a.rows, 1), dim3(block), 0, queue, rows);
   };
   if (!aligned)
-    start(xent_rows<false, false>);
+    start(xent_rows<false, false, T>);
   else if (threads > kXentMostThreads)
-    start(xent_rows<true, false>);
+    start(xent_rows<true, false, T>);
   else
-    start(xent_rows<true, true>);
+    start(xent_rows<true, true, T>);
+}
+
+}  // namespace
+
+void run_cuda(const SoftmaxXent& a, Queue& queue) {
+  const View& gradient = a.rounded.none() ? a.logits : a.rounded;
+  with_activation(gradient.type,
+                  [&](auto element) { run_rows<decltype(element)>(a, gradient, queue); });
 }
 
 }  // namespace kernels

@@ -5,8 +5,10 @@
 #pragma once
 
 #include <array>
+#include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 
 #include "device/host_buffer.hpp"
@@ -25,6 +27,14 @@ struct OpCost {
   int64_t bytes = 0;
   double seconds = 0;  // 0 under plan
 };
+
+// A call of an op under plan. Calls with equal work are equal.
+struct PlannedCall {
+  int op = 0;
+  int64_t flops = 0, bytes = 0;
+  auto operator<=>(const PlannedCall&) const = default;
+};
+using PlannedCalls = std::map<PlannedCall, int64_t>;  // with their number
 
 class Queue {
  public:
@@ -93,6 +103,12 @@ class Queue {
     c.bytes += bytes;
     c.seconds += seconds;
   }
+  // Counts a call under plan, and keeps it apart from calls with other work.
+  void account_planned(const PlannedCall& call) {
+    account(call.op, call.flops, call.bytes, 0);
+    ++costs_.planned[call];
+  }
+  const PlannedCalls& planned_calls() const { return costs_.planned; }
   // Counts calls that a graph repeats. Their seconds are unknown.
   void account_again(int op, const OpCost& cost) {
     OpCost& c = costs_.ops[size_t(op)];
@@ -132,6 +148,7 @@ class Queue {
   };
   struct Costs {
     std::array<OpCost, kMaxOps> ops{};
+    PlannedCalls planned{};
     GraphCost graphs;
   };
   void grow_scratch(size_t bytes);

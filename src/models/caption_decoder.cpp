@@ -162,8 +162,9 @@ void CaptionDecoder::forward_layer(nn::Context& ctx, const Layer& layer, Stack::
 // d: gradient of the layer's output, then of the input of these rows. d_all: gradient of all input
 // rows; in all layers but the last it is d. The last layer runs first and overwrites d_encoded; the
 // others add to it.
-void CaptionDecoder::backward_layer(nn::Context& ctx, const Layer& layer, Stack::Kept& kept, View d,
-                                    View d_all, View d_encoded, const Pass& pass) const {
+void CaptionDecoder::backward_layer(nn::Context& ctx, const Layer& layer, Stack::Kept& kept,
+                                    const nn::StreamGradient& d, const nn::StreamGradient& d_all,
+                                    View d_encoded, const Pass& pass) const {
   const bool last = blocks_.is_last(layer), drop = ctx.train && drops();
   const nn::Sequences all = pass.selection.rows.sequences(),
                       some = last ? pass.selection.last.sequences() : all;
@@ -173,15 +174,22 @@ void CaptionDecoder::backward_layer(nn::Context& ctx, const Layer& layer, Stack:
   const Memory& memory = pass.memory;
   Layer::Saved& s = kept.saved;
   blocks_.make_again(ctx, layer.mlp, s.n3, rows, s.mlp);
+  const nn::StreamGradient dropped = drop ? ctx.arena.temporary(rows.count * width) : d;
+  auto drop_again = [&](const char* name) {
+    if (drop) nn::dropout(ctx, dropped.d, d.d, config_.dropout, name, layer.number, columns);
+  };
+  {
+    device::Arena::Scope scope(ctx.arena);
+    View dn = ctx.make_norm_gradient(rows.count * width);
+    layer.mlp.backward(ctx, d, s.n3, rows, s.mlp, dn);
+    layer.norm3.backward(ctx, dn, s.y, rows, s.norm3, d, Write::accumulate);
+    drop_again("decoder/cross");
+    layer.cross.backward(ctx, dropped, s.n2, some, memory.encoded, image, kernels::Mask::full, {},
+                         s.cross, dn, d_encoded, last ? Write::overwrite : Write::accumulate);
+    layer.norm2.backward(ctx, dn, s.x, rows, s.norm2, d, Write::accumulate);
+  }
+  drop_again("decoder/self");
   View dn = ctx.arena.temporary(rows.count * width);
-  View dropped = drop ? ctx.arena.temporary(rows.count * width) : d;
-  layer.mlp.backward(ctx, d, s.n3, rows, s.mlp, dn);
-  layer.norm3.backward(ctx, dn, s.y, rows, s.norm3, d, Write::accumulate);
-  if (drop) nn::dropout(ctx, dropped, d, config_.dropout, "decoder/cross", layer.number, columns);
-  layer.cross.backward(ctx, dropped, s.n2, some, memory.encoded, image, kernels::Mask::full, {},
-                       s.cross, dn, d_encoded, last ? Write::overwrite : Write::accumulate);
-  layer.norm2.backward(ctx, dn, s.x, rows, s.norm2, d, Write::accumulate);
-  if (drop) nn::dropout(ctx, dropped, d, config_.dropout, "decoder/self", layer.number, columns);
   if (!last) {
     layer.self.backward(ctx, dropped, s.n1, all, {}, all, mask(memory), memory.flags, s.self, dn,
                         {}, Write::overwrite);
@@ -201,8 +209,8 @@ void CaptionDecoder::backward_layer(nn::Context& ctx, const Layer& layer, Stack:
                                  .write = write});
   };
   spread(dn, dn_all, Write::accumulate);
-  ctx.run(kernels::Fill{.y = d_all, .value = 0});
-  spread(d, d_all, Write::overwrite);
+  ctx.run(kernels::Fill{.y = d_all.d, .value = 0});
+  spread(d.d, d_all.d, Write::overwrite);
   layer.norm1.backward(ctx, dn_all, kept.x, all.rows, s.norm1, d_all, Write::accumulate);
 }
 
@@ -210,13 +218,16 @@ void CaptionDecoder::backward(nn::Context& ctx, View d, View d_encoded, int next
                               Pass& pass) const {
   device::Arena::Scope scope(ctx.arena);
   View d_all = ctx.arena.temporary(pass.selection.rows.count() * config_.width);
+  const nn::StreamGradient last(ctx, d, config_.width, false),
+      others(ctx, d_all, config_.width, false);
+  last.round(ctx);
   blocks_.backward(
       ctx, embed_block_, pass.blocks,
       [&](const Layer& layer, Stack::Kept& kept) {
         forward_layer(ctx, layer, kept, {}, false, pass);
       },
       [&](const Layer& layer, Stack::Kept& kept) {
-        backward_layer(ctx, layer, kept, blocks_.is_last(layer) ? d : d_all, d_all, d_encoded,
+        backward_layer(ctx, layer, kept, blocks_.is_last(layer) ? last : others, others, d_encoded,
                        pass);
       });
   backward_block(ctx, embed_block_, next_block, [&] { backward_embedding(ctx, d_all, pass); });

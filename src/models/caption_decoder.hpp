@@ -89,8 +89,9 @@ class CaptionDecoder {
  private:
   void forward_layer(nn::Context& ctx, const Layer& layer, Stack::Kept& kept, View out, bool save,
                      const Pass& pass) const;
-  void backward_layer(nn::Context& ctx, const Layer& layer, Stack::Kept& kept, View d, View d_all,
-                      View d_encoded, const Pass& pass) const;
+  void backward_layer(nn::Context& ctx, const Layer& layer, Stack::Kept& kept,
+                      const nn::StreamGradient& d, const nn::StreamGradient& d_all, View d_encoded,
+                      const Pass& pass) const;
   void backward_embedding(nn::Context& ctx, View d, const Pass& pass) const;
   void pick_last(nn::Context& ctx, View from, View to, const Selection& selection) const;
   static kernels::Mask mask(const Memory& memory) {

@@ -159,6 +159,8 @@ void CaptionHead::forward_backward(nn::Context& ctx, View y, const TextRows& tex
         const View index = part(targets.index);
         device::Arena::Scope operands(ctx.arena);
         forward_chunk(ctx, c, normed, index, kernel);
+        const bool narrow = ctx.activation() != device::DType::f32;
+        const View d = narrow ? ctx.make_activation(false, c.logits.count) : c.logits;
         ctx.run(kernels::SoftmaxXent{.logits = c.logits,
                                      .labels = part(targets.labels),
                                      .row_scale = part(targets.scale),
@@ -166,8 +168,8 @@ void CaptionHead::forward_backward(nn::Context& ctx, View y, const TextRows& tex
                                      .rows = chunk,
                                      .columns = head_.out,
                                      .smoothing = config_.smoothing,
-                                     .loss_scale = ctx.loss_scale});
-        View d = ctx.operand(c.logits);
+                                     .loss_scale = ctx.loss_scale,
+                                     .rounded = narrow ? d : View{}});
         ctx.run(kernels::Gemm{.c = c.dx,
                               .a = d,
                               .b = kernel,

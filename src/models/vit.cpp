@@ -172,20 +172,24 @@ void Vit::forward_layer(nn::Context& ctx, const Layer& layer, const nn::Sequence
 }
 
 void Vit::backward_layer(nn::Context& ctx, const Layer& layer, const nn::Sequences& all,
-                         Stack::Kept& kept, View d) const {
+                         Stack::Kept& kept, const nn::StreamGradient& d) const {
   const int64_t length = config_.tokens(), width = config_.width, rows = all.rows.count;
   const bool drop = ctx.train && drops();
   const int number = layer.mlp.layer;
   Layer::Saved& s = kept.saved;
   blocks_.make_again(ctx, layer.mlp, s.n1, rows, s.mlp);
+  const nn::StreamGradient dropped = drop ? ctx.arena.temporary(rows * width) : d;
+  if (drop)
+    nn::dropout(ctx, dropped.d, d.d, config_.dropout, "encoder/mlp_output", number, length * width);
+  {
+    device::Arena::Scope scope(ctx.arena);
+    View dn = ctx.make_norm_gradient(rows * width);
+    layer.mlp.backward(ctx, dropped, s.n1, rows, s.mlp, dn);
+    layer.norm1.backward(ctx, dn, s.a, rows, s.norm1, d, Write::accumulate);
+  }
+  if (drop)
+    nn::dropout(ctx, dropped.d, d.d, config_.dropout, "encoder/attention", number, length * width);
   View dn = ctx.arena.temporary(rows * width);
-  View dropped = drop ? ctx.arena.temporary(rows * width) : d;
-  if (drop)
-    nn::dropout(ctx, dropped, d, config_.dropout, "encoder/mlp_output", number, length * width);
-  layer.mlp.backward(ctx, dropped, s.n1, rows, s.mlp, dn);
-  layer.norm1.backward(ctx, dn, s.a, rows, s.norm1, d, Write::accumulate);
-  if (drop)
-    nn::dropout(ctx, dropped, d, config_.dropout, "encoder/attention", number, length * width);
   layer.attention.backward(ctx, dropped, s.n0, all, {}, all, kernels::Mask::full, {}, s.attention,
                            dn, {}, Write::overwrite);
   layer.norm0.backward(ctx, dn, kept.x, rows, s.norm0, d, Write::accumulate);
@@ -194,11 +198,16 @@ void Vit::backward_layer(nn::Context& ctx, const Layer& layer, const nn::Sequenc
 void Vit::backward(nn::Context& ctx, View d, Pass& pass) const {
   const nn::Sequences all = sequences(ctx, pass);
   const int64_t width = config_.width, rows = all.rows.count;
+  device::Arena::Scope blocks_scope(ctx.arena);
+  // Dropout stands between the stream and the layers that read its gradient.
+  const nn::StreamGradient stream =
+      ctx.train && drops() ? nn::StreamGradient(d) : nn::StreamGradient(ctx, d, width, true);
   backward_block(ctx, norm_block_, blocks_.last_block(), [&] {
     device::Arena::Scope scope(ctx.arena);
-    View dx = ctx.arena.temporary(rows * width);
+    nn::StreamGradient dx = stream;
+    dx.d = ctx.arena.temporary(rows * width);
     norm_.backward(ctx, d, pass.tokens, rows, pass.norm, dx, Write::overwrite);
-    ctx.run(kernels::Copy{.y = d, .x = dx});
+    ctx.run(kernels::Copy{.y = d, .x = dx.d});
   });
   ctx.arena.pop_low(pass.norm_mark);
   blocks_.backward(
@@ -206,23 +215,26 @@ void Vit::backward(nn::Context& ctx, View d, Pass& pass) const {
       [&](const Layer& layer, Stack::Kept& kept) {
         forward_layer(ctx, layer, all, kept, {}, false);
       },
-      [&](const Layer& layer, Stack::Kept& kept) { backward_layer(ctx, layer, all, kept, d); });
+      [&](const Layer& layer, Stack::Kept& kept) {
+        backward_layer(ctx, layer, all, kept, stream);
+      });
   backward_block(ctx, stem_block_, -1, [&] {
     if (pass.sizes.empty())
-      backward_stem(ctx, d, pass);
+      backward_stem(ctx, stream, pass);
     else
       backward_views(ctx, d, pass);
   });
   ctx.arena.pop_low(pass.start);
 }
 
-void Vit::backward_stem(nn::Context& ctx, View d, Pass& pass) const {
+void Vit::backward_stem(nn::Context& ctx, const nn::StreamGradient& stream, Pass& pass) const {
+  const View d = stream.d;
   const int64_t examples = ctx.batch / ctx.slices, width = config_.width,
                 columns = config_.patches() * width;
   if (ctx.train && drops())
     nn::dropout(ctx, d, d, config_.dropout, "encoder/posemb", 0, config_.tokens() * width);
   device::Arena::Scope scope(ctx.arena);
-  View d_patches = d;
+  nn::StreamGradient d_patches = stream;
   auto gather = [&](View y, View index) {
     ctx.run(kernels::GatherRows{.y = y,
                                 .x = d,
@@ -248,7 +260,7 @@ void Vit::backward_stem(nn::Context& ctx, View d, Pass& pass) const {
                       gather(ctx.arena.temporary(ctx.batch * width), pass.token_rows.classes),
                       width);
   }
-  sum_over_examples(positions_, d_patches, columns);
+  sum_over_examples(positions_, d_patches.d, columns);
   stem_.backward(ctx, d_patches, pass.patches, ctx.batch * config_.patches(), {});
 }
 

@@ -121,7 +121,7 @@ class Vit {
 
  private:
   void embed(nn::Context& ctx, View image, View x, Pass& pass) const;
-  void backward_stem(nn::Context& ctx, View d, Pass& pass) const;
+  void backward_stem(nn::Context& ctx, const nn::StreamGradient& stream, Pass& pass) const;
   void embed_views(nn::Context& ctx, View x, Pass& pass) const;
   void backward_views(nn::Context& ctx, View d, const Pass& pass) const;
   View positions_of(nn::Context& ctx, const Size& size) const;
@@ -132,7 +132,7 @@ class Vit {
   void forward_layer(nn::Context& ctx, const Layer& layer, const nn::Sequences& all,
                      Stack::Kept& kept, View y, bool save) const;
   void backward_layer(nn::Context& ctx, const Layer& layer, const nn::Sequences& all,
-                      Stack::Kept& kept, View d) const;
+                      Stack::Kept& kept, const nn::StreamGradient& d) const;
 
   VitConfig config_;
   kernels::PixelRange bytes_{};

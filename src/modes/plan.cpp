@@ -21,10 +21,12 @@ namespace {
 
 std::string gib(int64_t bytes) { return fmt::format("{:.3f} GiB", double(bytes) / 0x1p30); }
 
-// Counts of a step: flops, then calls and bytes of the four kinds of traffic, then calls, flops and
-// bytes of each op.
-constexpr size_t kOps = size_t(kernels::Op::count);
-using Counts = std::array<int64_t, 9 + 3 * kOps>;
+// Counts of a step: flops, then calls and bytes of the four kinds of traffic. Beside them the
+// calls.
+struct Counts {
+  std::array<int64_t, 9> numbers{};
+  device::PlannedCalls calls;
+};
 
 Counts counts_of(step::Engine& engine, comm::Mesh& mesh, int64_t passes) {
   engine.queue().reset_costs();
@@ -32,16 +34,13 @@ Counts counts_of(step::Engine& engine, comm::Mesh& mesh, int64_t passes) {
   mesh.replica->reset_traffic();
   engine.plan_step(passes);
   Counts out{};
-  for (const device::OpCost& cost : engine.queue().costs()) out[0] += cost.flops;
+  out.calls = engine.queue().planned_calls();
+  for (const device::OpCost& cost : engine.queue().costs()) out.numbers[0] += cost.flops;
   size_t at = 1;
   for (const comm::Traffic* t : {&mesh.fsdp->gathered(), &mesh.fsdp->scattered(),
                                  &mesh.fsdp->reduced(), &mesh.replica->reduced()}) {
-    out[at++] = t->calls;
-    out[at++] = t->bytes;
-  }
-  for (size_t op = 0; op < kOps; ++op) {
-    const device::OpCost& cost = engine.queue().costs()[op];
-    for (int64_t count : {cost.calls, cost.flops, cost.bytes}) out[at++] = count;
+    out.numbers[at++] = t->calls;
+    out.numbers[at++] = t->bytes;
   }
   return out;
 }
@@ -54,17 +53,20 @@ void count_step(step::Engine& engine, comm::Mesh& mesh, Plan& plan) {
   Counts all = counts_of(engine, mesh, walked);
   if (passes > walked) {
     Counts fewer = counts_of(engine, mesh, walked - 1);
-    for (size_t i = 0; i < all.size(); ++i) all[i] += (passes - walked) * (all[i] - fewer[i]);
+    auto extend = [&](int64_t& count, int64_t of_fewer) {
+      count += (passes - walked) * (count - of_fewer);
+    };
+    for (size_t i = 0; i < all.numbers.size(); ++i) extend(all.numbers[i], fewer.numbers[i]);
+    for (auto& [call, count] : all.calls) extend(count, fewer.calls[call]);
   }
-  plan.step_flops = all[0];
+  plan.calls = std::move(all.calls);
+  plan.step_flops = all.numbers[0];
   size_t at = 1;
   for (comm::Traffic* t : {&plan.traffic.fsdp_gather, &plan.traffic.fsdp_scatter,
                            &plan.traffic.fsdp_reduce, &plan.traffic.replica_reduce}) {
-    t->calls = all[at++];
-    t->bytes = all[at++];
+    t->calls = all.numbers[at++];
+    t->bytes = all.numbers[at++];
   }
-  for (size_t op = 0; op < kOps; ++op, at += 3)
-    plan.ops.push_back({.calls = all[at], .flops = all[at + 1], .bytes = all[at + 2]});
 }
 
 // Opens the training data if the files are there. Their size defines the length of an epoch.

@@ -22,8 +22,8 @@ struct Plan {
   int64_t total_steps = 0;
   std::map<std::string, int64_t> memory;  // category -> bytes per rank
   int64_t arena_peak = 0;
-  int64_t step_flops = 0;           // FLOPs of all ops of one step on one rank
-  std::vector<device::OpCost> ops;  // calls, FLOPs and bytes of each op, by kernels::Op
+  int64_t step_flops = 0;      // FLOPs of all ops of one step on one rank
+  device::PlannedCalls calls;  // of all ops of one step on one rank
   StepTraffic traffic;
   int64_t checkpoint_bytes = 0, dataset_bytes = 0;
   std::vector<std::string> parameters;  // lines of a table; none unless plan.parameters

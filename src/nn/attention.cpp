@@ -57,9 +57,9 @@ void Attention::forward_heads(Context& ctx, View x, const Sequences& queries, Vi
                                     .shape = shape(ctx, queries, keys, mask, flags)});
 }
 
-void Attention::backward(Context& ctx, View dy, View x, const Sequences& queries, View memory,
-                         const Sequences& keys, kernels::Mask mask, View flags, const Saved& saved,
-                         View dx, View dmemory, Write memory_write) const {
+void Attention::backward(Context& ctx, const StreamGradient& dy, View x, const Sequences& queries,
+                         View memory, const Sequences& keys, kernels::Mask mask, View flags,
+                         const Saved& saved, View dx, View dmemory, Write memory_write) const {
   device::Arena::Scope scope(ctx.arena);
   bool self = memory.none();
   auto activation = [&](int64_t count) { return ctx.make_activation(false, count); };

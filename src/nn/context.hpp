@@ -99,6 +99,12 @@ struct Context {
     return table(saved, values, device::DType::f32);
   }
   View make_activation(bool saved, int64_t count) { return make(saved, count, activation()); }
+  // Allocates the gradient of a norm's output that one product writes. GPUs round it, because both
+  // sides wait for memory.
+  View make_norm_gradient(int64_t count) {
+    return arena.temporary(count, on_gpu() ? activation() : device::DType::f32);
+  }
+  bool on_gpu() const { return queue.device() == device::Kind::cuda; }
   // Returns x as an operand of products: x itself, or a rounded copy, which the current scope
   // frees.
   View operand(View x) {

@@ -16,12 +16,13 @@ void LayerNorm::forward(Context& ctx, View x, Rows rows, View y, const Saved& sa
                                     .columns = width});
 }
 
-void LayerNorm::backward(Context& ctx, View dy, View x, Rows rows, const Saved& saved, View dx,
-                         Write dx_write) const {
+void LayerNorm::backward(Context& ctx, View dy, View x, Rows rows, const Saved& saved,
+                         const StreamGradient& dx, Write dx_write) const {
   sum_over_slices(ctx, {scale, bias}, [&](int64_t j, const auto& t) {
     auto part = [&](View v, int64_t columns) { return rows.slice(ctx, j, v, columns); };
-    auto run = [&](View into, View dscale, View dbias, Write write) {
-      ctx.run(kernels::LayerNormBackward{.dx = part(into, width),
+    const View sums = dx.sums.none() ? View{} : dx.sums.slice(j * width, width);
+    auto run = [&](const StreamGradient& into, View dscale, View dbias, Write write) {
+      ctx.run(kernels::LayerNormBackward{.dx = part(into.d, width),
                                          .dscale = dscale,
                                          .dbias = dbias,
                                          .dy = part(dy, width),
@@ -32,7 +33,9 @@ void LayerNorm::backward(Context& ctx, View dy, View x, Rows rows, const Saved& 
                                          .rows = rows.size(ctx, j),
                                          .columns = width,
                                          .dx_write = dx_write,
-                                         .param_write = write});
+                                         .param_write = write,
+                                         .rounded = part(into.rounded, width),
+                                         .sums = into.sums.none() ? View{} : sums});
     };
     const auto& [scale_target, bias_target] = t;
     if (scale_target.view.none() || bias_target.view.none() ||
@@ -41,7 +44,7 @@ void LayerNorm::backward(Context& ctx, View dy, View x, Rows rows, const Saved& 
                  scale_target.view.none() ? bias_target.write : scale_target.write);
     // One gradient overwrites (its unit is sharded), the other accumulates: they need two ops.
     run(dx, scale_target.view, {}, scale_target.write);
-    run({}, {}, bias_target.view, bias_target.write);
+    run(View{}, {}, bias_target.view, bias_target.write);
   });
 }
 

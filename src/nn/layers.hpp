@@ -32,6 +32,22 @@ struct Sequences {
   View offsets{};  // i32 [batch + 1]
 };
 
+// The gradient of a residual stream, f32 [rows, width]. On GPUs the norm that adds to it also
+// writes what the layer before needs, so that no pass of its own makes it.
+struct StreamGradient {
+  View d;
+  View rounded{};  // optional [rows, width]: d as an operand of products
+  View sums{};     // optional f32 [slices, width]: the sums over rows, the gradient of a bias
+  StreamGradient(View plain) : d(plain) {}
+  // Allocates what a GPU keeps beside d, which the current scope frees. Nothing is filled.
+  StreamGradient(Context& ctx, View d, int64_t width, bool with_sums);
+  View operand(Context& ctx) const { return rounded.none() ? ctx.operand(d) : rounded; }
+  // Fills `rounded` from d.
+  void round(Context& ctx) const {
+    if (!rounded.none()) ctx.run(kernels::Cast{.y = rounded, .x = d});
+  }
+};
+
 struct Linear {
   int kernel = -1, bias = -1;  // [in, out], optional [out]
   int64_t in = 0, out = 0;
@@ -42,7 +58,7 @@ struct Linear {
   // given, becomes GELU(y).
   void forward(Context& ctx, View x, Rows rows, View y, View residual = {}, View gelu = {}) const;
   // dx (if any) = (+=) dy . kernel^T. Computes the parameter gradients as well.
-  void backward(Context& ctx, View dy, View x, Rows rows, View dx,
+  void backward(Context& ctx, const StreamGradient& dy, View x, Rows rows, View dx,
                 Write dx_write = Write::overwrite) const;
 
   // The parts of forward and backward for slice j, for callers that run products of several layers
@@ -52,8 +68,8 @@ struct Linear {
   // If gelu_of [rows, in] is given, x was GELU(gelu_of), and dx becomes the gradient of gelu_of.
   kernels::Gemm input_product(Context& ctx, View d, Rows rows, int64_t j, View dx, Write dx_write,
                               View gelu_of = {}) const;
-  // Computes the gradients of kernel and bias from d, an operand.
-  void parameter_gradients(Context& ctx, View d, View x, Rows rows) const;
+  // Computes the gradients of kernel and bias from d, an operand. sums: see StreamGradient.
+  void parameter_gradients(Context& ctx, View d, View x, Rows rows, View sums = {}) const;
   // Computes these gradients for `rows` rows of x and d, both operands. Any target may be none.
   using Target = shard::GradientStore::Target;
   void parameter_gradients(Context& ctx, const Target& kernel_target, const Target& bias_target,
@@ -70,8 +86,9 @@ struct LayerNorm {
     return {ctx.make(saved, rows.count), ctx.make(saved, rows.count)};
   }
   void forward(Context& ctx, View x, Rows rows, View y, const Saved& saved) const;
-  void backward(Context& ctx, View dy, View x, Rows rows, const Saved& saved, View dx,
-                Write dx_write) const;
+  // Fills dx.rounded and dx.sums too. dy may be f32 or of the activations' type.
+  void backward(Context& ctx, View dy, View x, Rows rows, const Saved& saved,
+                const StreamGradient& dx, Write dx_write) const;
 };
 
 // Dropout of a whole tensor with `per_example` elements an example. `name` and `layer` choose the
@@ -98,7 +115,8 @@ struct Mlp {
   // Computes after_gelu again from before_gelu, with the same bits.
   void activate(Context& ctx, Rows rows, const Saved& saved) const;
   // Overwrites dx.
-  void backward(Context& ctx, View dy, View x, Rows rows, const Saved& saved, View dx) const;
+  void backward(Context& ctx, const StreamGradient& dy, View x, Rows rows, const Saved& saved,
+                View dx) const;
 
  private:
   bool drops(const Context& ctx) const { return ctx.train && dropout_rate > 0; }
@@ -125,9 +143,9 @@ struct Attention {
   }
   // Overwrites dx, and writes dmemory with memory_write. Self-attention: memory and dmemory are
   // none, and dx contains both gradients.
-  void backward(Context& ctx, View dy, View x, const Sequences& queries, View memory,
-                const Sequences& keys, kernels::Mask mask, View flags, const Saved& saved, View dx,
-                View dmemory, Write memory_write) const;
+  void backward(Context& ctx, const StreamGradient& dy, View x, const Sequences& queries,
+                View memory, const Sequences& keys, kernels::Mask mask, View flags,
+                const Saved& saved, View dx, View dmemory, Write memory_write) const;
 
  private:
   kernels::AttentionShape shape(Context& ctx, const Sequences& queries, const Sequences& keys,

@@ -3,6 +3,13 @@
 
 namespace nn {
 
+StreamGradient::StreamGradient(Context& ctx, View stream, int64_t width, bool with_sums)
+    : d(stream) {
+  if (!ctx.on_gpu()) return;
+  if (ctx.activation() != d.type) rounded = ctx.make_activation(false, d.count);
+  if (with_sums) sums = ctx.arena.temporary(ctx.slices * width);
+}
+
 kernels::Gemm Linear::product(Context& ctx, View x, Rows rows, int64_t j, View y, View residual,
                               View gelu) const {
   return {.c = rows.slice(ctx, j, y, out),
@@ -38,20 +45,28 @@ void Linear::forward(Context& ctx, View x, Rows rows, View y, View residual, Vie
   for (int64_t j = 0; j < ctx.slices; ++j) ctx.run(product(ctx, a, rows, j, y, residual, gelu));
 }
 
-void Linear::backward(Context& ctx, View dy, View x, Rows rows, View dx, Write dx_write) const {
+void Linear::backward(Context& ctx, const StreamGradient& dy, View x, Rows rows, View dx,
+                      Write dx_write) const {
   device::Arena::Scope scope(ctx.arena);
-  View d = ctx.operand(dy);
+  View d = dy.operand(ctx);
   for (int64_t j = 0; j < ctx.slices && !dx.none(); ++j)
     ctx.run(input_product(ctx, d, rows, j, dx, dx_write));
-  parameter_gradients(ctx, d, x, rows);
+  parameter_gradients(ctx, d, x, rows, dy.sums);
 }
 
-void Linear::parameter_gradients(Context& ctx, View d, View x, Rows rows) const {
+void Linear::parameter_gradients(Context& ctx, View d, View x, Rows rows, View sums) const {
   device::Arena::Scope scope(ctx.arena);
   View a = ctx.gradient(kernel).view.none() ? View{} : ctx.operand(x);
   sum_over_slices(ctx, {kernel, bias}, [&](int64_t j, const auto& t) {
-    parameter_gradients(ctx, t[0], t[1], rows.slice(ctx, j, d, out), rows.slice(ctx, j, a, in),
-                        rows.size(ctx, j));
+    const bool summed = !sums.none() && !t[1].view.none();
+    parameter_gradients(ctx, t[0], summed ? Target{} : t[1], rows.slice(ctx, j, d, out),
+                        rows.slice(ctx, j, a, in), rows.size(ctx, j));
+    if (!summed) return;
+    const View b = t[1].view, sum = sums.slice(j * out, out);
+    if (t[1].write == Write::accumulate)
+      ctx.run(kernels::Add{.y = b, .a = b, .b = sum});
+    else
+      ctx.run(kernels::Copy{.y = b, .x = sum});
   });
 }
 

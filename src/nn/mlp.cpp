@@ -42,9 +42,10 @@ void Mlp::activate(Context& ctx, Rows rows, const Saved& saved) const {
   drop(ctx, saved.after_gelu, rows);
 }
 
-void Mlp::backward(Context& ctx, View dy, View x, Rows rows, const Saved& saved, View dx) const {
+void Mlp::backward(Context& ctx, const StreamGradient& dy, View x, Rows rows, const Saved& saved,
+                   View dx) const {
   device::Arena::Scope scope(ctx.arena);
-  View dh = ctx.make_activation(false, rows.count * hidden.out), d = ctx.operand(dy);
+  View dh = ctx.make_activation(false, rows.count * hidden.out), d = dy.operand(ctx);
   auto output_product = [&](int64_t j) {
     return output.input_product(ctx, d, rows, j, dh, Write::overwrite, saved.before_gelu);
   };
@@ -59,7 +60,7 @@ void Mlp::backward(Context& ctx, View dy, View x, Rows rows, const Saved& saved,
     for (int64_t j = 0; j < ctx.slices; ++j)
       ctx.run_by_rows({output_product(j), hidden_product(j)});
   }
-  output.parameter_gradients(ctx, d, saved.after_gelu, rows);
+  output.parameter_gradients(ctx, d, saved.after_gelu, rows, dy.sums);
   hidden.parameter_gradients(ctx, dh, x, rows);
 }
 

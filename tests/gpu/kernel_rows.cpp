@@ -170,14 +170,16 @@ void add_norm(std::vector<Row>& rows, const char* what, int64_t n, int64_t width
     return LayerNormBackward{.dx = t.normals(n * width, kWide),
                              .dscale = t.zeros(width, kWide),
                              .dbias = t.zeros(width, kWide),
-                             .dy = t.normals(n * width, kWide),
+                             .dy = t.normals(n * width, kNarrow),
                              .x = t.normals(n * width, kWide),
                              .mean = t.normals(n, kWide),
                              .rstd = t.filled(n, 1),
                              .scale = t.normals(width, kWide),
                              .rows = n,
                              .columns = width,
-                             .dx_write = Write::accumulate};
+                             .dx_write = Write::accumulate,
+                             .rounded = t.zeros(n * width, kNarrow),
+                             .sums = t.zeros(width, kWide)};
   });
 }
 
@@ -403,10 +405,8 @@ void add_loss(std::vector<Row>& rows, const Model& m) {
                        .row_scale = t.filled(targets, 1),
                        .loss = t.zeros(targets, kWide),
                        .rows = targets,
-                       .columns = v};
-  });
-  add(rows, fmt::format("{} x {}, gradient", targets, v), 1, [=](Memory& t) {
-    return Cast{t.zeros(targets * v, kNarrow), t.normals(targets * v, kWide)};
+                       .columns = v,
+                       .rounded = t.zeros(targets * v, kNarrow)};
   });
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/layer_norm.hpp"
 
-#include "rig.hpp"
+#include "narrow_type.hpp"
 
 COVERS(layer_norm_forward);
 COVERS(layer_norm_backward);
@@ -248,6 +248,15 @@ TEST(LayerNorm, CostAndChecks) {
   EXPECT_EQ(cost(b).bytes, 4 * (36 + 6 + 4));
   b.dx_write = Write::accumulate;
   EXPECT_EQ(cost(b).bytes, 4 * (48 + 6 + 4));
+  std::vector<uint16_t> narrow(12), rounded(12);
+  b.dy = narrow_view(narrow);
+  b.rounded = narrow_view(rounded);
+  b.sums = scale;
+  check(b);
+  EXPECT_EQ(cost(b).bytes, 4 * (36 + 6 + 4) + 2 * 24 + 4 * 4);
+  b.dx = {};
+  EXPECT_ERROR(check(b), "rounded and sums go with dx only");
+  b.dx = y;
   b.columns = 5;
   EXPECT_ERROR(check(b), "layer_norm_backward", "[3, 5] = 15");
 }

@@ -72,7 +72,7 @@ inline Views views(kernels::LayerNormForward& a) {
   return {&a.y, &a.mean, &a.rstd, &a.x, &a.scale, &a.bias};
 }
 inline Views views(kernels::LayerNormBackward& a) {
-  return {&a.dx, &a.dscale, &a.dbias, &a.dy, &a.x, &a.mean, &a.rstd, &a.scale};
+  return {&a.dx, &a.dscale, &a.dbias, &a.dy, &a.x, &a.mean, &a.rstd, &a.scale, &a.rounded, &a.sums};
 }
 inline Views views(kernels::GeluForward& a) { return {&a.y, &a.x}; }
 inline Views views(kernels::GeluBackward& a) { return {&a.dx, &a.dy, &a.x}; }
@@ -103,7 +103,7 @@ inline Views views(kernels::EmbeddingBackward& a) { return {&a.dtable, &a.dy, &a
 inline Views views(kernels::Patchify& a) { return {&a.patches, &a.image}; }
 inline Views views(kernels::ScalePixels& a) { return {&a.y, &a.x}; }
 inline Views views(kernels::SoftmaxXent& a) {
-  return {&a.logits, &a.labels, &a.row_scale, &a.loss_scale, &a.loss};
+  return {&a.logits, &a.labels, &a.row_scale, &a.loss_scale, &a.loss, &a.rounded};
 }
 inline Views views(kernels::ClassXent& a) {
   return {&a.logits, &a.labels, &a.others, &a.shares, &a.loss, &a.ranks, &a.hits, &a.loss_scale};

@@ -72,6 +72,52 @@ TEST(NarrowActivations, GeluAndDropout) {
   });
 }
 
+// A narrow gradient gives the bits of the same numbers in f32. The copy of dx is dx, rounded.
+TEST(NarrowActivations, LayerNormBackward) {
+  for_all([](TestQueue& queue) {
+    for (auto [rows, columns] : {std::pair{3, 7}, {65, 48}, {70, 768}, {300, 129}})
+      for (Write write : {Write::overwrite, Write::accumulate}) {
+        SCOPED_TRACE(fmt::format("{} x {}", rows, columns));
+        const int64_t n = rows * columns;
+        Both dy(n, "dy");
+        Tensor x(normals(n, "x")), mean(normals(rows, "mean", 0.1)),
+            rstd(normals(rows, "rstd", 0.1, 1)), scale(normals(columns, "scale", 0.3, 1));
+        Tensor dx[2] = {Tensor(normals(n, "dx")), Tensor(normals(n, "dx"))};
+        Tensor dscale[2] = {Tensor(columns), Tensor(columns)},
+               dbias[2] = {Tensor(columns), Tensor(columns)}, sums(columns);
+        std::vector<uint16_t> rounded(size_t(n) + 1, 0xABCD);
+        for (int narrow : {0, 1}) {
+          LayerNormBackward a{.dx = dx[narrow],
+                              .dscale = dscale[narrow],
+                              .dbias = dbias[narrow],
+                              .dy = dy.view(narrow ? narrow_type() : DType::f32),
+                              .x = x,
+                              .mean = mean,
+                              .rstd = rstd,
+                              .scale = scale,
+                              .rows = rows,
+                              .columns = columns,
+                              .dx_write = write};
+          if (narrow) {
+            a.rounded = narrow_view(rounded).slice(0, n);
+            a.sums = sums;
+          }
+          run(a, queue);
+        }
+        EXPECT_TRUE(same_bits(dx[0].values(), dx[1].values()));
+        EXPECT_TRUE(same_bits(dscale[0].values(), dscale[1].values()));
+        EXPECT_TRUE(same_bits(dbias[0].values(), dbias[1].values()));
+        std::vector<double> expected(static_cast<size_t>(columns));
+        for (int64_t i = 0; i < n; ++i) {
+          ASSERT_EQ(rounded[size_t(i)], narrowed(dx[1][i])) << i;
+          expected[size_t(i % columns)] += double(dx[1][i]);
+        }
+        EXPECT_EQ(rounded[size_t(n)], 0xABCD);
+        expect_close(sums.values(), expected, 2e-6, "sums", std::sqrt(double(rows)));
+      }
+  });
+}
+
 TEST(NarrowActivations, LayerNormColumnSumGatherPatchify) {
   for_all([](TestQueue& queue) {
     for (auto [rows, columns] : {std::pair{3, 7}, {65, 48}, {300, 129}}) {

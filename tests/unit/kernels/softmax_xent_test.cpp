@@ -4,7 +4,7 @@
 #include <hdf5.h>
 
 #include "../recorded.hpp"
-#include "rig.hpp"
+#include "narrow_type.hpp"
 
 COVERS(softmax_xent);
 
@@ -104,6 +104,39 @@ TEST(SoftmaxXent, AgreesWithReference) {
   });
 }
 
+// The rounded gradient is the f32 one, rounded; the loss is the same.
+TEST(SoftmaxXent, WritesARoundedGradient) {
+  for_each_narrow_type([] {
+    for_each_table([] {
+      for (auto [rows, columns] :
+           {std::pair<int64_t, int64_t>{5, 33}, {4, 2048}, {3, 32001}, {2, 40000}}) {
+        SCOPED_TRACE(columns);
+        TestQueue queue(2);
+        std::vector<int32_t> labels = labels_for(rows, columns);
+        Tensor scale(normals(rows, "scale")), loss[2] = {Tensor(rows), Tensor(rows)},
+                                              logits[2] = {Tensor(normals(rows * columns, "z")),
+                                                           Tensor(normals(rows * columns, "z"))};
+        std::vector<uint16_t> rounded(size_t(rows * columns) + 1, 0xABCD);
+        for (int narrow : {0, 1}) {
+          SoftmaxXent s{logits[narrow],
+                        device::view(labels.data(), rows),
+                        scale,
+                        loss[narrow],
+                        rows,
+                        columns,
+                        0.1f};
+          if (narrow) s.rounded = narrow_view(rounded).slice(0, rows * columns);
+          run(s, queue);
+        }
+        EXPECT_TRUE(same_bits(loss[0].values(), loss[1].values()));
+        for (int64_t i = 0; i < rows * columns; ++i)
+          ASSERT_EQ(rounded[size_t(i)], narrowed(logits[0][i])) << i;
+        EXPECT_EQ(rounded.back(), 0xABCD);
+      }
+    });
+  });
+}
+
 TEST(SoftmaxXent, AllOffTargetWithoutSmoothingIsZero) {
   TestQueue queue;
   Tensor logits(normals(10, "z")), scale(std::vector<float>(2, 3.0f)), loss(2);
@@ -152,6 +185,13 @@ TEST(SoftmaxXent, CostAndChecks) {
   SoftmaxXent s{logits, device::view(labels.data(), 3), scale, loss, 3, 4};
   check(s);
   EXPECT_EQ(cost(s).bytes, 4 * (24 + 9));
+  std::vector<uint16_t> rounded(12);
+  s.rounded = narrow_view(rounded);
+  EXPECT_EQ(cost(s).bytes, 4 * (12 + 9) + 2 * 12);
+  s.gradient = false;
+  EXPECT_ERROR(check(s), "rounded goes with gradient only");
+  s.gradient = true;
+  s.rounded = {};
   s.row_scale = {};
   EXPECT_ERROR(check(s), "softmax_xent", "row_scale");
   s.gradient = false;

@@ -76,7 +76,7 @@ TEST(Plan, CountsManyPassesWithoutWalkingThroughThem) {
           Counted all = walk_all(recipe);
           EXPECT_EQ(plan.step_flops, all.flops);
           int64_t of_ops = 0;
-          for (const device::OpCost& cost : plan.ops) of_ops += cost.flops;
+          for (const auto& [call, count] : plan.calls) of_ops += count * call.flops;
           EXPECT_EQ(of_ops, all.flops);
           expect_equal(plan.traffic.fsdp_gather, all.gather);
           expect_equal(plan.traffic.fsdp_scatter, all.scatter);
@@ -116,6 +116,34 @@ TEST(Plan, OnGpusLogitsGoInLargerChunksAndScratchIsCounted) {
   EXPECT_EQ(cpu.products - gpu.products, 3 * (48 - 3));
   EXPECT_EQ(on_paper("cuda", "1").products, gpu.products);
   EXPECT_GE(gpu.scratch, int64_t(kernels::kGemmWorkspace));
+}
+
+// Returns the calls of the op in a step of one pass in bf16, with encoder blocks of this number.
+int64_t calls_of(kernels::Op op, const std::string& device, int depth) {
+  Recipe recipe;
+  config::Deck deck({"deck.toml",
+                     kDeck,
+                     {"precision.compute=bf16", "run.device=" + device, "mesh.replica=1",
+                      "mesh.fsdp=1", fmt::format("model.encoder.depth={}", depth)}},
+                    recipe);
+  deck.throw_if_any();
+  int64_t calls = 0;
+  for (const auto& [call, count] : make_plan(recipe, deck, 1, "").calls)
+    if (call.op == int(op)) calls += count;
+  return calls;
+}
+
+// What a block of the encoder adds: casts of its operands (6 kernels and 4 biases), and sums for
+// the biases of queries, keys, values and the hidden layer. On CPUs, two casts and two sums of the
+// residual gradient come on top.
+TEST(Plan, OnGpusNormsMakeTheRoundedGradientAndItsSums) {
+  auto of_a_block = [](kernels::Op op, const std::string& device) {
+    return calls_of(op, device, 3) - calls_of(op, device, 2);
+  };
+  EXPECT_EQ(of_a_block(kernels::Op::cast, "cpu"), 10 + 2);
+  EXPECT_EQ(of_a_block(kernels::Op::cast, "cuda"), 10);
+  EXPECT_EQ(of_a_block(kernels::Op::column_sum, "cpu"), 4 + 2);
+  EXPECT_EQ(of_a_block(kernels::Op::column_sum, "cuda"), 4);
 }
 
 }  // namespace
