@@ -26,9 +26,9 @@ class Features(SelfSupervised, harness.RunTest):
     def test_predictions_of_a_probe(self):
         self.make_images()
         self.use("linear_probe")
-        rank = 'eval.rank={kind="classification", data="train", probe="PROBE", k=[1], every_steps=2}'
+        rank = 'eval.rank={kind="classification", data="train", probe="PROBE", k=[1], every_steps=4}'
         args = [self.deck(), "--dir", self.dir]
-        self.expect(0, args=[*args, *harness.sets("train.total_steps=2", rank.replace("PROBE", "flatten"))])
+        self.expect(0, args=[*args, *harness.sets("train.total_steps=4", rank.replace("PROBE", "flatten"))])
         top1 = self.rows("eval")[-1]["top1"]
         predict = [*args, "--mode", "predict", *harness.sets("predict.evaluator=rank")]
         for probe in ("flatten", "res4"):
