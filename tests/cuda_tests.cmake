@@ -10,6 +10,11 @@ file(GLOB library_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/cuda/*_c
 file(GLOB emulator_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/cuda_on_cpu/*.cpp)
 list(FILTER emulator_sources EXCLUDE REGEX "/nccl\\.cpp$")
 set_source_files_properties(${cuda_sources} PROPERTIES LANGUAGE CXX)
+# Kernels compiled like this report their accesses to tests/cuda_on_cpu/tsan.cpp.
+set(watched_flags -fsanitize=thread --param=tsan-instrument-func-entry-exit=0)
+if(TRAINER_WATCH)
+  set_source_files_properties(${cuda_sources} PROPERTIES COMPILE_OPTIONS "${watched_flags}")
+endif()
 add_library(cuda_on_cpu OBJECT ${cuda_sources} ${emulator_sources} ${CMAKE_SOURCE_DIR}/src/device/cuda.cpp
             ${library_sources})
 set_source_files_properties(${emulator_sources} ${library_sources} ${CMAKE_SOURCE_DIR}/src/device/cuda.cpp
@@ -17,7 +22,12 @@ set_source_files_properties(${emulator_sources} ${library_sources} ${CMAKE_SOURC
 target_include_directories(cuda_on_cpu BEFORE PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/cuda_on_cpu)
 target_link_libraries(cuda_on_cpu PRIVATE trainer_base)
 # Its kernels run in many tests, which take a third less time with -O2 than with the tests' -O1.
-target_compile_options(cuda_on_cpu PRIVATE -O2 -Wno-unknown-pragmas -fno-strict-aliasing -ffp-contract=off)
+set(emulator_flags -Wno-unknown-pragmas -fno-strict-aliasing)
+if(NOT TRAINER_SANITIZE)  # a GPU ends a kernel at an address that is not aligned; here a trap does
+  list(APPEND emulator_flags -fsanitize=alignment -fsanitize-undefined-trap-on-error)
+endif()
+# Products and sums are fused, as by nvcc; the CPUs that run the tests have such instructions.
+target_compile_options(cuda_on_cpu PRIVATE -O2 ${emulator_flags} -ffp-contract=fast)
 
 # An emulated NCCL, for programs with ranks.
 add_library(nccl_on_cpu OBJECT ${CMAKE_CURRENT_SOURCE_DIR}/cuda_on_cpu/nccl.cpp ${CMAKE_SOURCE_DIR}/src/comm/nccl_comm.cpp)
@@ -28,15 +38,16 @@ target_compile_options(nccl_on_cpu PRIVATE -fno-strict-aliasing)
 
 add_executable(test_kernels_on_emulator $<TARGET_OBJECTS:kernel_tests> $<TARGET_OBJECTS:cuda_on_cpu>)
 target_link_libraries(test_kernels_on_emulator PRIVATE trainer_kernels GTest::gtest trainer::hdf5)
-# The emulator runs threads in both orders. Products are left out of the reverse order: a substitute
-# of the library computes them, whose loops have no threads.
+# Once in order and with exact functions, once in random orders and with functions that are off by
+# as much as a GPU's. A substitute of the library computes products, whose loops have no threads.
 set(filter_forward "*")
-set(filter_reverse "-Gemm*")
-foreach(order forward reverse)
+set(filter_random "-Gemm.*:GemmAlike*:GemmByRows*:GemmSums*")
+foreach(order forward random)
   add_test(NAME unit_kernels_on_emulator_${order} COMMAND test_kernels_on_emulator --kind=cuda --gtest_filter=${filter_${order}})
   set_tests_properties(unit_kernels_on_emulator_${order} PROPERTIES LABELS "unit;cuda"
                        ENVIRONMENT "OMP_WAIT_POLICY=passive;CUDA_ON_CPU_ORDER=${order}")
 endforeach()
+set_property(TEST unit_kernels_on_emulator_random APPEND PROPERTY ENVIRONMENT "CUDA_ON_CPU_SEED=24;CUDA_ON_CPU_PERTURB=24")
 
 # The optimizers on CUDA, with golden data. The emulator stops host code that reads the GPU's
 # memory. Tests that compare bits with meshes of threads are left out, because those run on the CPU.
@@ -54,14 +65,20 @@ add_executable(trainer_on_emulator $<TARGET_OBJECTS:trainer_main> $<TARGET_OBJEC
 target_link_libraries(trainer_on_emulator PRIVATE trainer_modes ${TRAINER_main_LIBRARIES})
 set_target_properties(trainer_on_emulator PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
 
-add_executable(test_cuda_on_cpu unit/cuda_on_cpu/emulator_test.cpp unit/cuda_on_cpu/fallbacks_test.cpp unit/cuda_on_cpu/gemm_search_test.cpp
-               unit/cuda_on_cpu/graphs_test.cpp unit/cuda_on_cpu/many_launches_test.cpp
-               unit/cuda_on_cpu/staging_test.cpp $<TARGET_OBJECTS:cuda_on_cpu>)
+set(watch_test unit/cuda_on_cpu/watch_test.cpp)
+if(TRAINER_SANITIZE)  # one sanitizer excludes the other
+  set(watch_test "")
+endif()
+add_executable(test_cuda_on_cpu unit/cuda_on_cpu/alignment_test.cpp unit/cuda_on_cpu/emulator_test.cpp unit/cuda_on_cpu/fallbacks_test.cpp unit/cuda_on_cpu/gemm_search_test.cpp
+               unit/cuda_on_cpu/graphs_test.cpp unit/cuda_on_cpu/launch_rules_test.cpp unit/cuda_on_cpu/many_launches_test.cpp unit/cuda_on_cpu/perturbed_test.cpp
+               unit/cuda_on_cpu/staging_test.cpp ${watch_test} $<TARGET_OBJECTS:cuda_on_cpu>)
 target_include_directories(test_cuda_on_cpu BEFORE PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/cuda_on_cpu)
-target_compile_options(test_cuda_on_cpu PRIVATE -Wno-unknown-pragmas -fno-strict-aliasing)
+target_compile_options(test_cuda_on_cpu PRIVATE ${emulator_flags})
+set_source_files_properties(unit/cuda_on_cpu/perturbed_test.cpp PROPERTIES COMPILE_OPTIONS "-O2;-ffp-contract=fast")
 target_link_libraries(test_cuda_on_cpu PRIVATE trainer_kernels GTest::gtest GTest::gtest_main)
+set_source_files_properties(unit/cuda_on_cpu/watch_test.cpp PROPERTIES COMPILE_OPTIONS "${watched_flags}" SKIP_UNITY_BUILD_INCLUSION ON)
 add_test(NAME unit_cuda_on_cpu COMMAND test_cuda_on_cpu)
-set_tests_properties(unit_cuda_on_cpu PROPERTIES LABELS "unit;cuda")
+set_tests_properties(unit_cuda_on_cpu PROPERTIES LABELS "unit;cuda" ENVIRONMENT CUDA_ON_CPU_WATCH=1)
 
 add_test(NAME unit_kernels_gpu COMMAND test_kernels --kind=cuda)
 set_tests_properties(unit_kernels_gpu PROPERTIES LABELS "unit;cuda" SKIP_RETURN_CODE 77)

@@ -62,9 +62,10 @@ KERNELS_INLINE void add_both(ColumnSums& s, V a, V b) {
   s.high2 = s.high2 + high_doubles(b);
 }
 
-// Rows whose sums stay in registers. Sums of so many gradients are f32, because they cancel little;
-// those of x^2 are f64, because their difference from the squared mean would lose digits.
-constexpr int64_t kSumRows = 4;
+// Rows whose sums stay in registers. Sums of so many gradients are f32, because they cancel little.
+// Those of x^2 are f64, because their difference from the squared mean would lose digits; those of
+// a narrow x are f32, because 8 digits of x make 16 of x^2, and f32 has 24.
+constexpr int64_t kSumRows = 8;
 
 // `part`: 0 for kLanes columns, otherwise the number of columns that are left.
 template <class T>
@@ -101,50 +102,78 @@ void batch_norm_forward(const BatchNormRows<T>& a) {
 }
 
 // ---- sums
+// Loads columns of a row, and brings the same columns of the next kSumRows rows near.
+template <class T>
+KERNELS_INLINE V load_ahead(const T* p, int64_t columns, int64_t part) {
+  __builtin_prefetch(p + kSumRows * columns, 0, 2);
+  return load_columns(p, part);
+}
+
 template <class T>
 KERNELS_INLINE void sum_columns(const BatchNormSumRows<T>& a, int64_t begin, int64_t end, int64_t j,
                                 int64_t part) {
   ColumnSums sums = load_sums(a.first + j, a.second + j);
+  V first = zero(), second = zero();  // of a narrow x
   for (int64_t r = begin; r < end; ++r) {
-    const V x = load_columns(a.x + r * a.columns + j, part);
-    add_product(sums, x, x);
+    const V x = load_ahead(a.x + r * a.columns + j, a.columns, part);
+    if constexpr (sizeof(T) == sizeof(float)) {
+      add_product(sums, x, x);
+    } else {
+      first = first + x;
+      second = fma(x, x, second);
+    }
   }
+  if constexpr (sizeof(T) != sizeof(float)) add_both(sums, first, second);
   store_sums(sums);
 }
 
 template <class T>
-void batch_norm_sums(const BatchNormSumRows<T>& a) {
+KERNELS_INLINE void sum_rows(const BatchNormSumRows<T>& a, int64_t begin, int64_t end) {
   const int64_t n = a.columns, whole = n / kLanes * kLanes, part = n - whole;
-  for (int64_t r = 0; r < a.rows; r += kSumRows) {
-    const int64_t end = r + kSumRows < a.rows ? r + kSumRows : a.rows;
-    for (int64_t j = 0; j < whole; j += kLanes) sum_columns(a, r, end, j, 0);
-    if (part) sum_columns(a, r, end, whole, part);
-  }
+  for (int64_t j = 0; j < whole; j += kLanes) sum_columns(a, begin, end, j, 0);
+  if (part) sum_columns(a, begin, end, whole, part);
 }
 
-// Returns the gradient of the norm's result, rounded to T.
 template <class T>
+void batch_norm_sums(const BatchNormSumRows<T>& rows) {
+  const BatchNormSumRows<T> a = rows;  // stores change no member of a copy
+  int64_t r = 0;
+  for (; r + kSumRows <= a.rows; r += kSumRows) sum_rows(a, r, r + kSumRows);
+  if (r < a.rows) sum_rows(a, r, a.rows);
+}
+
+// Where the gradient of a norm's result is not 0.
+enum class Passes { everywhere, where_norm_is_above_0, where_y_is_above_0 };
+
+KERNELS_INLINE V rounded_to(const float*, V a) { return a; }
+KERNELS_INLINE V rounded_to(const uint16_t*, V a) { return value_of_bits(bf16_bits(a)); }
+
+// Returns the gradient of the norm's result, rounded to T if it is kept.
+template <bool adds, bool keeps, Passes passes, class T>
 KERNELS_INLINE V gradient_of(const BatchNormGradientSumRows<T>& a, V x, int64_t at, int64_t j,
                              int64_t part) {
-  V g = load_columns(a.dy + at, part);
-  if (a.add) g = g + load_columns(a.add + at, part);
-  if (a.y)
-    g = where_above(load_columns(a.y + at, part), zero(), g);
-  else if (a.relu)
+  V g = load_ahead(a.dy + at, a.columns, part);
+  if constexpr (adds) g = g + load_ahead(a.add + at, a.columns, part);
+  if constexpr (passes == Passes::where_y_is_above_0)
+    g = where_above(load_ahead(a.y + at, a.columns, part), zero(), g);
+  if constexpr (passes == Passes::where_norm_is_above_0)
     g = where_above(fma(x, load(a.factor + j), load(a.shift + j)), zero(), g);
-  if (!a.g) return g;
-  store_columns(a.g + at, g, part);
-  return sizeof(T) == sizeof(float) ? g : load_columns(a.g + at, part);
+  if constexpr (keeps) {
+    store_columns(a.g + at, g, part);
+    g = rounded_to(a.g, g);
+  }
+  return g;
 }
 
-template <class T>
+template <bool adds, bool keeps, Passes passes, class T>
 KERNELS_INLINE void sum_gradients(const BatchNormGradientSumRows<T>& a, int64_t begin, int64_t end,
                                   int64_t j, int64_t part) {
   const V mean = load(a.mean + j);
   V first = zero(), second = zero();
   for (int64_t r = begin; r < end; ++r) {
     const int64_t at = r * a.columns + j;
-    const V x = load_columns(a.x + at, part), g = gradient_of(a, x, at, j, part);
+    const V x = load_ahead(a.x + at, a.columns, part);
+    const V g = gradient_of<adds, keeps, passes>(a, x, at, j, part);
     first = first + g;
     second = fma(g, x - mean, second);
   }
@@ -153,14 +182,29 @@ KERNELS_INLINE void sum_gradients(const BatchNormGradientSumRows<T>& a, int64_t 
   store_sums(sums);
 }
 
-template <class T>
-void batch_norm_gradient_sums(const BatchNormGradientSumRows<T>& a) {
+template <bool adds, bool keeps, Passes passes, class T>
+void sum_gradient_rows(const BatchNormGradientSumRows<T> a) {  // stores change no member of a copy
   const int64_t n = a.columns, whole = n / kLanes * kLanes, part = n - whole;
   for (int64_t r = 0; r < a.rows; r += kSumRows) {
     const int64_t end = r + kSumRows < a.rows ? r + kSumRows : a.rows;
-    for (int64_t j = 0; j < whole; j += kLanes) sum_gradients(a, r, end, j, 0);
-    if (part) sum_gradients(a, r, end, whole, part);
+    for (int64_t j = 0; j < whole; j += kLanes) sum_gradients<adds, keeps, passes>(a, r, end, j, 0);
+    if (part) sum_gradients<adds, keeps, passes>(a, r, end, whole, part);
   }
+}
+
+template <bool adds, bool keeps, class T>
+KERNELS_INLINE void sum_passed_gradients(const BatchNormGradientSumRows<T>& a) {
+  if (a.y) return sum_gradient_rows<adds, keeps, Passes::where_y_is_above_0>(a);
+  if (a.relu) return sum_gradient_rows<adds, keeps, Passes::where_norm_is_above_0>(a);
+  sum_gradient_rows<adds, keeps, Passes::everywhere>(a);
+}
+
+template <class T>
+void batch_norm_gradient_sums(const BatchNormGradientSumRows<T>& a) {
+  if (a.add && a.g) return sum_passed_gradients<true, true>(a);
+  if (a.add) return sum_passed_gradients<true, false>(a);
+  if (a.g) return sum_passed_gradients<false, true>(a);
+  sum_passed_gradients<false, false>(a);
 }
 
 // ---- backward

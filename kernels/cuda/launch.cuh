@@ -16,12 +16,16 @@ inline dim3 blocks_for(int64_t count, int64_t per_block) {
   return dim3(unsigned(blocks));
 }
 
+// Kernels may use 48 KiB of shared memory without asking. Their variables are part of it, and the
+// host does not know how large they are.
+constexpr size_t kSharedWithoutAsking = 32 * 1024;
+
 // Starts a kernel, unless the grid is empty. Dynamic shared memory may exceed 48 KiB.
 template <class... Parameters, class... Args>
 void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t dynamic_shared_bytes,
             Queue& queue, Args&&... args) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
-  if (dynamic_shared_bytes > 48 * 1024)
+  if (dynamic_shared_bytes > kSharedWithoutAsking)
     device::check_cuda(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                             cudaFuncAttributeMaxDynamicSharedMemorySize,
                                             int(dynamic_shared_bytes)),

@@ -13,6 +13,7 @@
 #include "kernels/cuda/attention_padded.hpp"
 #include "kernels/cuda/convolution_cudnn.hpp"
 #include "kernels/cuda/embedding_plan.hpp"
+#include "kernels/cuda/gemm_finish.hpp"
 #include "kernels/cuda/launch_shapes.hpp"
 #include "kernels/embedding.hpp"
 #include "kernels/gemm.hpp"
@@ -42,7 +43,8 @@ size_t cuda_scratch(const Gemm& a) {
   if (!a.sums.none())
     return std::max(kGemmWorkspace + size_t(a.n) * sizeof(float), cuda_scratch(sums_of(a)));
   if (a.m == 0 || a.n == 0 || a.k == 0) return 0;
-  return kGemmWorkspace + (is_one_kernel(a) ? 0 : size_t(a.m * a.n) * sizeof(float));
+  const bool apart = !is_one_kernel(a) || has_wide_gelu(a);  // with tf32 the latter is not used
+  return kGemmWorkspace + (apart ? size_t(a.m * a.n) * sizeof(float) : 0);
 }
 
 size_t cuda_scratch(const ColumnSum& a) {

@@ -9,6 +9,7 @@
 #include "checkpoint/resample.hpp"
 #include "checkpoint/state.hpp"
 #include "checkpoint/torch_names.hpp"
+#include "checkpoint/trunk_difference.hpp"
 
 namespace checkpoint {
 namespace {
@@ -157,7 +158,7 @@ class InitPlanner {
   InitPlan plan(const std::vector<Wanted>& wanted) {
     for (size_t w = 0; w < wanted.size(); ++w) match(w, wanted[w]);
     list_unused();
-    if (!problems_.empty()) explain_resnet(wanted);
+    if (!problems_.empty()) explain_trunk(wanted);
     check_patterns(wanted.empty() ? "" : wanted[0].path);
     if (plan_.loads.empty() && problems_.empty()) problem("decoder/.*", "nothing is left to load");
     if (!problems_.empty())
@@ -184,12 +185,12 @@ class InitPlanner {
     return index_.find(average_root() + name.substr(weight_root.size()));
   }
 
-  void explain_resnet(const std::vector<Wanted>& wanted) {
+  void explain_trunk(const std::vector<Wanted>& wanted) {
     std::map<std::string, std::vector<int64_t>> there;
     for (const auto& [name, i] : index_)
       if (const std::optional<std::string> ours = names_.ours(name))
         there[*ours] = tensors_[i].shape;
-    if (std::string text = resnet_difference(there, wanted); !text.empty()) {
+    if (std::string text = trunk_difference(there, wanted); !text.empty()) {
       problems_.insert(problems_.begin(), std::move(text));
       code_ = base::Exit::config;  // keys of the deck are wrong
     }

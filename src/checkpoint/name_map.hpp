@@ -33,7 +33,7 @@ struct InitPlan {
 // Plans the loading by the published rules (cappa.md 7.5). A path that only one side has is an
 // error, unless dont_load matches it. A different shape or type is an error too.
 // Error(Exit::checkpoint) lists all of them and names the remedy. It is Error(Exit::config) for a
-// ResNet of another depth or width.
+// trunk of another depth or width.
 InitPlan plan_init(const std::vector<Wanted>& wanted, const WeightFile& file,
                    const InitOptions& options);
 

@@ -14,7 +14,7 @@
 //   options    [checkpoint] of the deck
 //   init_options, initial_weights   [init]: a new run's parameters from a file
 //   weight_file    files for [init]; readers: *_reader.cpp
-//   name_map, torch_names, resample   map tensors to parameters, resize position tables
+//   name_map, torch_names, trunk_difference, resample   map tensors to parameters, resize tables
 #pragma once
 
 #include <cstdint>
@@ -24,6 +24,7 @@
 
 #include "device/memory.hpp"
 #include "shard/parameter.hpp"
+#include "shard/tensor_roots.hpp"
 
 namespace checkpoint {
 
@@ -47,11 +48,9 @@ struct State {
 };
 
 constexpr int kFormat = 2;
-// Names of the average of the weights ([ema]) and of the weights begin with these. A run may start
-// or stop keeping an average, so a file may lack it or hold an unwanted one.
-inline const std::string kAverageRoot = "/ema/", kWeightRoot = "/params/";
-// Names of a teacher's weights and buffers begin with this.
-inline const std::string kTeacherRoot = "/teacher/";
+using shard::kAverageRoot;
+using shard::kTeacherRoot;
+using shard::kWeightRoot;
 // The text that holds the checkpoint.resume of the attempt that wrote the file.
 inline const char* const kResumed = "resume";
 // True for root attributes that the checkpoint itself writes.

@@ -5,7 +5,6 @@
 
 #include "base/error.hpp"
 #include "base/text.hpp"
-#include "checkpoint/name_map.hpp"
 
 namespace checkpoint {
 namespace {
@@ -46,30 +45,6 @@ std::string chosen(const WeightFile& file, const std::vector<std::string>& prefi
       "init.from: {} holds several ResNets, below {}; choose one: init.map = {{ trunk = {} }}",
       file.path(), base::join(names, ", "), names[0]);
 }
-
-// Blocks of each stage, and the channels after the first convolution.
-struct Form {
-  std::vector<int64_t> blocks = std::vector<int64_t>(4, 0);
-  int64_t convolutions = 0, channels = 0;
-
-  void add(const std::string& path, const std::vector<int64_t>& shape) {
-    int64_t stage = 0, block = 0;
-    if (path == kTrunk + "conv1.weight" && !shape.empty()) channels = shape[0];
-    if (std::sscanf(path.c_str(), "trunk/layer%ld.%ld.", &stage, &block) != 2) return;
-    if (stage < 1 || stage > 4 || block < 0) return;
-    blocks[size_t(stage - 1)] = std::max(blocks[size_t(stage - 1)], block + 1);
-    const int64_t three = path.ends_with(".conv3.weight") ? 3 : 2;
-    convolutions = std::max(convolutions, three);
-  }
-  int64_t depth() const {
-    return 2 + convolutions * (blocks[0] + blocks[1] + blocks[2] + blocks[3]);
-  }
-  std::string text() const {
-    return fmt::format("a ResNet-{} of {} blocks, {} channels after conv1", depth(),
-                       fmt::join(blocks, "+"), channels);
-  }
-  bool operator==(const Form&) const = default;
-};
 
 }  // namespace
 
@@ -128,19 +103,6 @@ std::string TorchNames::theirs(const std::string& path) const {
   for (const auto& [theirs, ours] : heads_)
     if (path.starts_with(ours)) return theirs + path.substr(ours.size());
   return path;
-}
-
-std::string resnet_difference(const std::map<std::string, std::vector<int64_t>>& file,
-                              const std::vector<Wanted>& model) {
-  Form theirs, ours;
-  for (const auto& [path, shape] : file) theirs.add(path, shape);
-  for (const Wanted& w : model) ours.add(w.path, w.shape);
-  if (theirs == ours || theirs.channels == 0 || ours.channels == 0) return "";
-  return fmt::format(
-      "{}: the file holds {}, this model has {}: make model.trunk the same, or take another file",
-      theirs.depth() == ours.depth() ? fmt::format("model.trunk.width = {}", ours.channels)
-                                     : fmt::format("model.trunk.depth = {}", ours.depth()),
-      theirs.text(), ours.text());
 }
 
 }  // namespace checkpoint

@@ -3,7 +3,6 @@
 // torchvision, VISSL, MoCo, SwAV, DINO and of programs that write like them.
 #pragma once
 
-#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -12,8 +11,6 @@
 #include "checkpoint/weight_file.hpp"
 
 namespace checkpoint {
-
-struct Wanted;
 
 // True for a counter of a batch norm. Files hold it as a whole number, and old files lack it.
 bool is_counter(const std::string& name);
@@ -40,9 +37,5 @@ class TorchNames {
   // Prefixes of heads in the file, and ours; the first match counts.
   std::vector<std::pair<std::string, std::string>> heads_;
 };
-
-// Returns how the ResNets of a file and of the model differ as a whole, or "".
-std::string resnet_difference(const std::map<std::string, std::vector<int64_t>>& file,
-                              const std::vector<Wanted>& model);
 
 }  // namespace checkpoint

@@ -85,6 +85,7 @@ void wait_until_done(Ask ask, const char* what) {
   const double begin = base::now_s();
   for (cudaError_t status = ask(); status != cudaSuccess; status = ask()) {
     if (status != cudaErrorNotReady) check_cuda(status, what);
+    cudaGetLastError();  // clears it, else a library takes it for an error of its own
     watch();
     if (base::now_s() - begin > kShort_s)
       usleep(kPause_us);
@@ -169,7 +170,10 @@ void wait_for_event(void* event) {
 }
 bool reached(void* event) {
   cudaError_t status = cudaEventQuery(static_cast<cudaEvent_t>(event));
-  if (status != cudaErrorNotReady) check_cuda(status, "asking for an event");
+  if (status == cudaErrorNotReady)
+    cudaGetLastError();  // clears it, else a library takes it for an error of its own
+  else
+    check_cuda(status, "asking for an event");
   return status == cudaSuccess;
 }
 

@@ -5,18 +5,17 @@
 #include <cmath>
 #include <numeric>
 
-#include "models/classify_pass.hpp"
-
 namespace eval {
 namespace {
 
 class ClassPredictor : public Predictor {
  public:
-  ClassPredictor(const models::Classifier& model, models::LogitsPass& pass, int64_t top_k)
+  ClassPredictor(models::LogitsPass& pass, const std::string& probe, int64_t top_k)
       : pass_(pass),
-        classes_(model.num_classes()),
+        probe_(probe),
+        classes_(pass.classes()),
         top_(std::min(top_k, classes_)),
-        exclusive_(model.exclusive()) {}
+        exclusive_(pass.exclusive()) {}
 
   std::vector<PredictedColumn> columns() const override {
     return {{"logit", device::DType::f32, {classes_}, "1", "the model's output for each class"},
@@ -33,7 +32,9 @@ class ClassPredictor : public Predictor {
              exclusive_ ? "their softmax over all classes" : "their sigmoid, each for itself"}};
   }
   std::map<std::string, std::string> made_from() const override {
-    return {{"predict.top_k", std::to_string(top_)}};
+    std::map<std::string, std::string> out = {{"predict.top_k", std::to_string(top_)}};
+    if (!probe_.empty()) out["probe"] = probe_;
+    return out;
   }
   void prepare(const models::HostBatch& batch, const models::Inputs& into) const override {
     pass_.prepare(batch, into);
@@ -71,25 +72,16 @@ class ClassPredictor : public Predictor {
   }
 
   models::LogitsPass& pass_;
+  std::string probe_;
   int64_t classes_, top_;
   bool exclusive_;
 };
 
 }  // namespace
 
-const Predicts& class_predictions() {
-  static const Predicts row = {
-      [](const config::Table::Variant&) { return std::map<std::string, std::string>(); },
-      [](const models::Model& model) -> std::unique_ptr<models::ForwardPass> {
-        const auto* classifier = dynamic_cast<const models::Classifier*>(&model);
-        return classifier ? classifier->make_logits_pass() : nullptr;
-      },
-      [](const config::Table::Variant&, const models::Model& model, const data::Dataset&,
-         models::ForwardPass& pass, int64_t top_k) -> std::unique_ptr<Predictor> {
-        return std::make_unique<ClassPredictor>(dynamic_cast<const models::Classifier&>(model),
-                                                dynamic_cast<models::LogitsPass&>(pass), top_k);
-      }};
-  return row;
+std::unique_ptr<Predictor> make_class_predictor(models::LogitsPass& pass, const std::string& probe,
+                                                int64_t top_k) {
+  return std::make_unique<ClassPredictor>(pass, probe, top_k);
 }
 
 }  // namespace eval

@@ -4,9 +4,12 @@
 #pragma once
 
 #include "eval/predictor.hpp"
+#include "models/classify_pass.hpp"
 
 namespace eval {
 
-const Predicts& class_predictions();
+// probe: the one that ranks the classes, or "" if the model has one classifier.
+std::unique_ptr<Predictor> make_class_predictor(models::LogitsPass& pass, const std::string& probe,
+                                                int64_t top_k);
 
 }  // namespace eval

@@ -361,6 +361,26 @@ std::unique_ptr<models::ForwardPass> make_class_pass(const models::Model& model,
   return classifier.make_classify_pass();
 }
 
+std::unique_ptr<models::ForwardPass> make_logits_pass(const models::Model& model,
+                                                      const config::Table::Variant& options) {
+  const std::string& probe = dynamic_cast<const ClassificationOptions&>(options).probe;
+  if (!classes_of(model)) return nullptr;
+  const auto* probes = dynamic_cast<const models::ProbeClassifier*>(&model);
+  check_probe(probes, probe);
+  if (probes) return probes->make_logits_pass(probe);
+  return dynamic_cast<const models::Classifier&>(model).make_logits_pass();
+}
+
+// For --mode predict.
+const Predicts kClassPredicts = {
+    [](const config::Table::Variant&) { return std::map<std::string, std::string>(); },
+    make_logits_pass,
+    [](const config::Table::Variant& options, const data::Dataset&, models::ForwardPass& pass,
+       int64_t top_k) {
+      return make_class_predictor(dynamic_cast<models::LogitsPass&>(pass),
+                                  dynamic_cast<const ClassificationOptions&>(options).probe, top_k);
+    }};
+
 // Returns the fields of the data set, unless they are those that the model is trained on: images,
 // and labels or targets.
 std::optional<Features> class_features(const models::Model& model,
@@ -407,7 +427,7 @@ Registered classification_row() {
           [](const models::Model& model, const Variant& options, const std::string&) {
             return class_features(model, dynamic_cast<const Options&>(options));
           },
-          &class_predictions()};
+          &kClassPredicts};
 }
 
 }  // namespace eval

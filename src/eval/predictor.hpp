@@ -42,12 +42,13 @@ struct Predicts {
   // Returns problems with the evaluator's keys, by key.
   std::map<std::string, std::string> (*problems)(const config::Table::Variant& options);
   // Returns null if the model lacks the capability.
-  std::unique_ptr<models::ForwardPass> (*make_pass)(const models::Model& model);
+  std::unique_ptr<models::ForwardPass> (*make_pass)(const models::Model& model,
+                                                    const config::Table::Variant& options);
   // `pass` is one of make_pass, and outlives the predictor. `top_k` limits lists of likely classes.
   // `texts` is the set whose tokenize turns texts into ids; Error(Exit::data) if it has none.
   std::unique_ptr<Predictor> (*make)(const config::Table::Variant& options,
-                                     const models::Model& model, const data::Dataset& texts,
-                                     models::ForwardPass& pass, int64_t top_k);
+                                     const data::Dataset& texts, models::ForwardPass& pass,
+                                     int64_t top_k);
 };
 
 }  // namespace eval

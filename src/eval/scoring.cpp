@@ -171,9 +171,9 @@ const Predicts kScoringPredicts = {
             "them one by one. Set it to false there, and subtract the column means of `score`";
       return problems;
     },
-    make_pair_pass,
-    [](const config::Table::Variant& options, const models::Model&, const data::Dataset& set,
-       models::ForwardPass& pass, int64_t) -> std::unique_ptr<Predictor> {
+    [](const models::Model& model, const config::Table::Variant&) { return make_pair_pass(model); },
+    [](const config::Table::Variant& options, const data::Dataset& set, models::ForwardPass& pass,
+       int64_t) -> std::unique_ptr<Predictor> {
       return std::make_unique<ScoringPredictor>(dynamic_cast<const ScoringOptions&>(options), set,
                                                 dynamic_cast<models::PairScorePass&>(pass));
     }};

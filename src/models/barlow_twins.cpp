@@ -11,10 +11,11 @@ struct BarlowTwinsOptions : EmbeddingOptions {
   void bind(config::Table& t) override {
     EmbeddingOptions::bind(t);
     t.table("loss", loss, "the loss of the embeddings");
-    if (views.count() != 2)
-      t.error("views", fmt::format("are {} of an image; the loss compares two", views.count()));
+    if (rows_of_example() != 2)
+      t.error("views", fmt::format("are {} of an image; the loss compares two", rows_of_example()));
   }
-  EmbeddingParts parts(const EmbeddingNetwork&, ParameterList&) const {
+  EmbeddingParts parts(const EmbeddingNetwork& network, ParameterList&) const {
+    need_one_output(*this, network);
     return {.loss = make_barlow_loss(loss),
             .loss_doc = "distance of the correlations of features from the unit matrix",
             .loss_unit = "1",

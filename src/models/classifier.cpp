@@ -20,8 +20,8 @@ ClassifierModel::ClassifierModel(const ClassifierOptions& options, const MemoryO
     : options_(options),
       mixing_(options.mixup, options.image_size, options.image_size),
       objective_(options, options.num_classes),
-      trunk_(make_trunk(options.trunk, options.image_size, options.image_size, memory.recompute,
-                        list_)) {
+      trunk_(options.trunk.keys().make(options.image_size, options.image_size, memory.recompute,
+                                       list_)) {
   const int64_t width = trunk_->width(), classes = options.num_classes;
   head_block_ = list_.begin_block("head");
   head_ = {.in = width, .out = classes};
@@ -271,6 +271,8 @@ class ModelsLogitsPass : public LogitsPass {
   explicit ModelsLogitsPass(const ClassifierModel& model) : model_(model) {}
   std::string name() const override { return "logits"; }
   std::vector<InputSpec> inputs() const override { return {model_.inputs(false).front()}; }
+  int64_t classes() const override { return model_.num_classes(); }
+  bool exclusive() const override { return model_.exclusive(); }
   void prepare(const HostBatch& batch, const Inputs& into) const override {
     model_.take_images(batch, into);
   }
@@ -301,7 +303,6 @@ std::unique_ptr<ClassScorePass> ClassifierModel::make_class_score_pass() const {
 std::unique_ptr<LogitsPass> ClassifierModel::make_logits_pass() const {
   return std::make_unique<ModelsLogitsPass>(*this);
 }
-bool ClassifierModel::exclusive() const { return options_.loss == kernels::ClassLoss::softmax; }
 std::vector<Tap> ClassifierModel::taps() const {
   return trunk_->taps(options_.image_size, options_.image_size);
 }

@@ -24,7 +24,6 @@ class ClassifierModel : public Model, public Classifier, public Embedder {
   std::unique_ptr<ClassifyPass> make_classify_pass() const override;
   std::unique_ptr<ClassScorePass> make_class_score_pass() const override;
   std::unique_ptr<LogitsPass> make_logits_pass() const override;
-  bool exclusive() const override;
   std::vector<Tap> taps() const override;
   std::string feature_tap() const override { return trunk_->feature_tap(); }
   std::unique_ptr<EmbedPass> make_embed_pass(const std::vector<std::string>& taps) const override;
@@ -39,6 +38,7 @@ class ClassifierModel : public Model, public Classifier, public Embedder {
     std::unique_ptr<Trunk::Pass> trunk;
     View first, ones;  // inputs of op loss_sums: index of each example's loss, its weight 1
   };
+  bool exclusive() const { return options_.loss == kernels::ClassLoss::softmax; }
   std::vector<InputSpec> inputs(bool train) const;
   // Fills the buffer of images.
   void take_images(const HostBatch& batch, const Inputs& into) const;

@@ -22,7 +22,8 @@ void ClassifierOptions::bind(config::Table& t) {
   t.table("mixup", mixup, "blends of two images and their labels");
   t.table("trunk", trunk, "the part that turns an image into one vector");
   if (!trunk.options) return;
-  if (const std::string problem = trunk.image_problem(image_size, image_size); !problem.empty())
+  if (const std::string problem = trunk.keys().image_problem(image_size, image_size);
+      !problem.empty())
     t.error("image_size", problem);
 }
 

@@ -37,9 +37,12 @@ class LogitsPass : public ForwardPass {
  public:
   // Fills the image buffer and reads no other field of the batch.
   virtual void prepare(const HostBatch& batch, const Inputs& into) const = 0;
-  // Writes f32 [ctx.batch, num_classes()] on the host; null on the plan back end.
+  // Writes f32 [ctx.batch, classes()] on the host; null on the plan back end.
   virtual void run(nn::Context& ctx, const Inputs& inputs, float* logits) = 0;
   void plan(nn::Context& ctx, const Inputs& inputs) override { run(ctx, inputs, nullptr); }
+  virtual int64_t classes() const = 0;
+  // True if an example has one class: probabilities are a softmax. False: each is a sigmoid.
+  virtual bool exclusive() const = 0;
 };
 
 class Classifier {
@@ -48,8 +51,6 @@ class Classifier {
   virtual std::unique_ptr<ClassifyPass> make_classify_pass() const = 0;
   virtual std::unique_ptr<ClassScorePass> make_class_score_pass() const = 0;
   virtual std::unique_ptr<LogitsPass> make_logits_pass() const = 0;
-  // True if an example has one class: probabilities are a softmax. False: each is a sigmoid.
-  virtual bool exclusive() const = 0;
   virtual int64_t num_classes() const = 0;
 };
 

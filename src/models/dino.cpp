@@ -23,6 +23,7 @@ struct DinoOptions : EmbeddingOptions {
     check_views(t, "loss.teacher_views", loss.teacher_views, views.groups.front());
   }
   EmbeddingParts parts(const EmbeddingNetwork& network, ParameterList& list) const {
+    need_one_output(*this, network);
     return {.loss = make_dino_loss(loss, network.widths().front(), list),
             .loss_doc = "cross-entropy of a view's scores with the teacher's for other views",
             .student_views = {},

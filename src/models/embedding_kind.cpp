@@ -14,4 +14,13 @@ void check_views(config::Table& t, const char* name, const std::vector<int64_t>&
                                 view, available));
 }
 
+void need_one_output(const EmbeddingOptions& options, const EmbeddingNetwork& network) {
+  const std::vector<int64_t> widths = network.widths();
+  if (widths.size() == 1) return;
+  options.refuse_last_head(
+      fmt::format("has {} outputs, of {} values, and this loss reads one; end with a head of kind "
+                  "mlp or dino",
+                  widths.size(), fmt::join(widths, ", ")));
+}
+
 }  // namespace models

@@ -27,4 +27,7 @@ Registered embedding_row(const char* name, const char* doc) {
 void check_views(config::Table& t, const char* name, const std::vector<int64_t>& views,
                  int64_t available);
 
+// Throws Error(Exit::config) unless the last head has one output, which the loss reads.
+void need_one_output(const EmbeddingOptions& options, const EmbeddingNetwork& network);
+
 }  // namespace models

@@ -23,6 +23,21 @@ EmbeddingModel::EmbeddingModel(const EmbeddingOptions& options, const MemoryOpti
     parts_.student_views.resize(size_t(options_.views.groups[0]));
     std::iota(parts_.student_views.begin(), parts_.student_views.end(), 0);
   }
+  check_joins();
+}
+
+void EmbeddingModel::check_joins() const {
+  const int64_t joins = network_.joins();
+  if (joins == 1) return;
+  if (parts_.teacher)
+    base::fail(base::Exit::config,
+               "model.head: siamese_concat_view joins views, and this kind compares a teacher's "
+               "single views with them; leave it out");
+  if (views() % joins)
+    base::fail(base::Exit::config,
+               "model.head: towers = {} does not divide the {} views of an example; change it or "
+               "model.views",
+               joins, views());
 }
 
 std::vector<std::string> EmbeddingModel::patch_tables() const {
@@ -115,6 +130,8 @@ int64_t EmbeddingModel::train_flops() const {
 int64_t EmbeddingModel::views() const {
   return options_.views.count() - options_.views.groups[0] + int64_t(student_views().size());
 }
+
+int64_t EmbeddingModel::rows() const { return views() / network_.joins(); }
 
 int64_t EmbeddingModel::teacher_views() const {
   return parts_.teacher ? int64_t(parts_.teacher->views.size()) : 0;

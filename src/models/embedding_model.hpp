@@ -21,8 +21,8 @@ struct TeacherPlan {
   bool starts_from_first_pass = false;
   // Its batch norms use statistics of the batch in the steps before this one, then running ones.
   int64_t running_from_step = INT64_MAX;
-  // True: it sees the examples of a pass of all ranks in a random order. Its groups of batch norms
-  // then hold other examples than the network's.
+  // True: it sees the examples of the global batch in a random order. Its groups of batch norms
+  // then hold other examples than the network's. Accumulation is refused.
   bool shuffles = false;
 };
 
@@ -73,6 +73,7 @@ class EmbeddingModel : public Model, public Embedder {
   const TeacherPlan* teacher_plan() const { return parts_.teacher ? &*parts_.teacher : nullptr; }
   int64_t views() const;          // of an example that the network sees
   int64_t teacher_views() const;  // 0 without a teacher
+  int64_t rows() const;           // of an example that the loss reads: views, perhaps joined
   int64_t outputs() const { return int64_t(network_.widths().size()); }
   std::vector<InputSpec> inputs() const;
   // Fills the input buffers. Negatives are drawn from `stream` by global position.
@@ -85,6 +86,7 @@ class EmbeddingModel : public Model, public Embedder {
 
  private:
   const std::vector<int64_t>& student_views() const { return parts_.student_views; }
+  void check_joins() const;
   // False if the teacher sees the network's own group 0.
   bool teacher_has_images() const;
   InputSpec images(const std::string& name, int64_t views, size_t group) const;

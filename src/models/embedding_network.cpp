@@ -5,6 +5,8 @@
 
 #include <numeric>
 
+#include "models/head_kinds.hpp"
+
 namespace models {
 
 void ViewOptions::bind(config::Table& t) {
@@ -51,21 +53,38 @@ void EmbeddingOptions::bind(config::Table& t) {
   if (heads.empty()) t.error("head", "missing; add a [[model.head]] table, as kind = \"mlp\"");
   if (!trunk.options) return;
   for (const int64_t size : views.image_size)
-    if (const std::string problem = trunk.image_problem(size, size); !problem.empty())
+    if (const std::string problem = trunk.keys().image_problem(size, size); !problem.empty())
       t.error("image_size", problem);
+}
+
+int64_t EmbeddingOptions::rows_of_example() const {
+  int64_t rows = views.count();
+  for (const HeadOptions& head : heads)
+    if (const auto* concat = dynamic_cast<const ConcatHeadOptions*>(head.options.get()))
+      rows /= std::max<int64_t>(1, concat->towers);
+  return rows;
+}
+
+void EmbeddingOptions::refuse_last_head(const std::string& problem) const {
+  base::fail(base::Exit::config, "model.head[{}].kind = \"{}\": {}", heads.size() - 1,
+             heads.back().kind, problem);
 }
 
 EmbeddingNetwork::EmbeddingNetwork(const EmbeddingOptions& options, Recompute recompute,
                                    ParameterList& list)
-    : trunk_(make_trunk(options.trunk, options.views.image_size[0], options.views.image_size[0],
-                        recompute, list)) {
+    : trunk_(options.trunk.keys().make(options.views.image_size[0], options.views.image_size[0],
+                                       recompute, list)) {
   int64_t in = trunk_->width();
   for (const HeadOptions& head : options.heads) {
     const std::string path = heads_.empty() ? "head" : fmt::format("head{}", heads_.size());
     if (!heads_.empty() && heads_.back()->widths().size() != 1)
       base::fail(base::Exit::config,
-                 "model.head.{}: a head with {} outputs must be the last one; swap the heads",
+                 "model.head[{}]: a head with {} outputs must be the last one; swap the heads",
                  heads_.size() - 1, heads_.back()->widths().size());
+    if (const auto* mlp = dynamic_cast<const EvalMlpHeadOptions*>(head.options.get());
+        mlp && mlp->channels != in)
+      base::fail(base::Exit::config, "model.head[{}].channels = {}, but the head reads {}",
+                 heads_.size(), mlp->channels, in);
     heads_.push_back(make_head(head, path, in, list));
     in_.push_back(in);
     in = heads_.back()->widths().front();
@@ -87,12 +106,15 @@ void EmbeddingNetwork::forward(nn::Context& ctx, std::span<const ImageGroup> gro
   for (const ImageGroup& group : groups) pass.rows += ctx.batch * group.per_example;
   trunk_->place(ctx, groups, *pass.trunk);
   View x = trunk_->forward(ctx, groups, heads_.front()->block(), *pass.trunk);
+  int64_t rows = pass.rows;
   for (size_t i = 0; i < heads_.size(); ++i) {
     const bool last = i + 1 == heads_.size();
-    const View inner = last ? View{} : ctx.arena.save(pass.rows * in_[i + 1]);
-    heads_[i]->forward(ctx, x, pass.rows, last ? outputs : std::span(&inner, 1),
+    const int64_t next_rows = rows / heads_[i]->joins();
+    const View inner = last ? View{} : ctx.arena.save(next_rows * in_[i + 1]);
+    heads_[i]->forward(ctx, x, rows, last ? outputs : std::span(&inner, 1),
                        last ? -1 : heads_[i + 1]->block(), *pass.heads[i]);
     x = inner;
+    rows = next_rows;
   }
   if (!ctx.keep) ctx.arena.pop_low(pass.start);
 }
@@ -101,8 +123,10 @@ void EmbeddingNetwork::backward(nn::Context& ctx, std::span<const View> gradient
                                 Pass& pass) const {
   device::Arena::Scope scope(ctx.arena);
   View d;
+  int64_t rows = pass.rows / joins();
   for (size_t i = heads_.size(); i-- > 0;) {
-    const View dx = ctx.arena.temporary(pass.rows * in_[i]);
+    rows *= heads_[i]->joins();
+    const View dx = ctx.arena.temporary(rows * in_[i]);
     heads_[i]->backward(ctx, i + 1 == heads_.size() ? gradients : std::span<const View>(&d, 1), dx,
                         i > 0 ? heads_[i - 1]->block() : trunk_->last_block(), *pass.heads[i]);
     d = dx;
@@ -121,8 +145,17 @@ std::vector<int> EmbeddingNetwork::blocks() const {
 int64_t EmbeddingNetwork::forward_flops(std::span<const ImageGroup> groups) const {
   int64_t rows = 0, flops = trunk_->forward_flops(groups);
   for (const ImageGroup& group : groups) rows += group.per_example;
-  for (const auto& head : heads_) flops += rows * head->forward_flops();
+  for (const auto& head : heads_) {
+    flops += rows * head->forward_flops();
+    rows /= head->joins();
+  }
   return flops;
+}
+
+int64_t EmbeddingNetwork::joins() const {
+  int64_t product = 1;
+  for (const auto& head : heads_) product *= head->joins();
+  return product;
 }
 
 }  // namespace models

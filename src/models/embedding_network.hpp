@@ -33,6 +33,11 @@ struct EmbeddingOptions : config::Table::Variant {
   TrunkOptions trunk;
   std::vector<HeadOptions> heads;
   void bind(config::Table& t) override;
+
+  // Returns the rows of an example that the loss reads: one for each view, unless heads join views.
+  int64_t rows_of_example() const;
+  // Throws Error(Exit::config) with the last head in front of `problem`.
+  [[noreturn]] void refuse_last_head(const std::string& problem) const;
 };
 
 class EmbeddingNetwork {
@@ -48,8 +53,8 @@ class EmbeddingNetwork {
   };
   Pass make_pass() const;
 
-  // Computes the outputs of the last head, each f32 [examples, views, width]. ctx.keep: backward
-  // follows. Otherwise the arena is left as it was.
+  // Computes the outputs of the last head, each f32 [examples, views / joins(), width]. ctx.keep:
+  // backward follows. Otherwise the arena is left as it was.
   void forward(nn::Context& ctx, std::span<const ImageGroup> groups, std::span<const View> outputs,
                Pass& pass) const;
   // Computes the gradients of all parameters from those of the outputs; one that is none is zero.
@@ -60,6 +65,8 @@ class EmbeddingNetwork {
   // Returns the last head, whose outputs the loss reads.
   const Head& head() const { return *heads_.back(); }
   std::vector<int64_t> widths() const { return heads_.back()->widths(); }
+  // Returns the number of consecutive views that heads join.
+  int64_t joins() const;
   std::vector<int> blocks() const;  // of trunk and heads
   // Returns the FLOPs of the products of an example's views.
   int64_t forward_flops(std::span<const ImageGroup> groups) const;

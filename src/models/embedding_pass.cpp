@@ -46,9 +46,10 @@ class EmbeddingPass : public CoupledPass {
 
   void begin_step(nn::Context& ctx, int64_t global_batch) override {
     model_.loss().check_batch(global_batch);
+    check_shuffle(ctx);
     start_ = ctx.arena.low();
     step_ = {.examples = global_batch,
-             .views = model_.views(),
+             .views = model_.rows(),
              .teacher_views = model_.teacher_views(),
              .widths = model_.network().widths(),
              .teacher_widths = model_.network().widths(),
@@ -95,6 +96,17 @@ class EmbeddingPass : public CoupledPass {
   }
 
  private:
+  // An order within a pass would make another model of each accumulation.
+  void check_shuffle(const nn::Context& ctx) const {
+    const TeacherPlan* plan = model_.teacher_plan();
+    if (plan && plan->shuffles && ctx.passes > 1)
+      base::fail(
+          base::Exit::config,
+          "model.shuffle = true draws an order of the whole global batch, which accumulation "
+          "splits into {} passes; set train.micro_batch to {}, use more ranks, or set "
+          "model.shuffle to false",
+          ctx.passes, ctx.batch * ctx.passes);
+  }
   // Makes room for the embeddings of a pass.
   void add_part(nn::Context& ctx) {
     StepEmbeddings::Part& part = step_.parts.emplace_back();
@@ -146,7 +158,7 @@ class EmbeddingPass : public CoupledPass {
     ImageGroup seen = model_.teacher_group(&inputs);
     std::vector<int32_t> order;
     if (plan.shuffles) {
-      order = random_order(student.dropout.sub(base::stream_id("shuffle")).sub(uint64_t(ctx.pass)),
+      order = random_order(student.dropout.sub(base::stream_id("shuffle")),
                            ctx.batch * ctx.group->ranks());
       seen.images = taken(ctx, seen.images, order);
     }

@@ -119,7 +119,7 @@ class EvalMlpHead : public Head {
     norm.eps = float(options.mlp.batch_norm.eps);
     norm.momentum = float(options.mlp.batch_norm.momentum);
     norm.group_examples = options.mlp.batch_norm.group_examples;
-    norm.group_key = "batch_norm.group_examples of the head";
+    norm.group_key = options.mlp.batch_norm.group_key;
     return norm;
   }
   nn::ImageSize size(const nn::Context& ctx, int64_t rows) const {
@@ -143,10 +143,11 @@ class ConcatHead : public Head {
  public:
   ConcatHead(const ConcatHeadOptions& options, const std::string& path, int64_t in,
              ParameterList& list)
-      : block_(list.begin_block(path)), width_(options.towers * in) {}
+      : block_(list.begin_block(path)), towers_(options.towers), width_(options.towers * in) {}
 
   int block() const override { return block_; }
   std::vector<int64_t> widths() const override { return {width_}; }
+  int64_t joins() const override { return towers_; }
   std::unique_ptr<Pass> make_pass() const override { return std::make_unique<Pass>(); }
   void forward(nn::Context& ctx, View x, int64_t, std::span<const View> y, int,
                Pass&) const override {
@@ -166,7 +167,7 @@ class ConcatHead : public Head {
   }
 
   int block_;
-  int64_t width_;
+  int64_t towers_, width_;
 };
 
 // ---------------------------------------------------------------- kinds

@@ -31,10 +31,12 @@ class Head {
   // Returns the parameter numbers of the prototypes [K, D] of each output of scores, if the head
   // has some (swav).
   virtual std::vector<int> prototypes() const { return {}; }
+  // Returns the number of consecutive rows of x that become one row of y.
+  virtual int64_t joins() const { return 1; }
   virtual std::unique_ptr<Pass> make_pass() const = 0;
-  // Computes the outputs y, each f32 [rows, width], from x [rows, in], f32 or of the activations'
-  // type. rows: a multiple of ctx.batch. x must stay as it is until backward. next: the block whose
-  // weights are gathered ahead, or -1. Saved tensors lie at the arena's low end.
+  // Computes the outputs y, each f32 [rows / joins(), width], from x [rows, in], f32 or of the
+  // activations' type. rows: a multiple of ctx.batch. x must stay as it is until backward. next:
+  // the block whose weights are gathered ahead, or -1. Saved tensors lie at the arena's low end.
   virtual void forward(nn::Context& ctx, View x, int64_t rows, std::span<const View> y, int next,
                        Pass& pass) const = 0;
   // Computes the parameters' gradients and overwrites dx, f32 [rows, in], if there is one. dy: the

@@ -6,13 +6,14 @@ namespace models {
 using device::DType;
 
 void HeadNormOptions::bind(config::Table& t) {
-  t.key("on", on, "batch norm after the products");
+  t.key("on", on, "batch norm after the products").on_resume(config::OnResume::never);
   t.key("eps", eps, "added to the variance").above(0).max(1);
   t.key("momentum", momentum, "weight of a new value in the running ones").min(0).max(1);
   t.key("group_examples", group_examples,
         "consecutive examples of the global batch that share statistics; 0: all of them")
       .min(0)
       .unit("examples");
+  group_key = t.path() + ".group_examples";
 }
 
 HeadLayers::HeadLayers(const HeadChain& chain, ParameterList& list) {
@@ -41,7 +42,7 @@ HeadLayers::HeadLayers(const HeadChain& chain, ParameterList& list) {
         layer.norm.eps = float(chain.norm.eps);
         layer.norm.momentum = float(chain.norm.momentum);
         layer.norm.group_examples = chain.norm.group_examples;
-        layer.norm.group_key = "batch_norm.group_examples of the head";
+        layer.norm.group_key = chain.norm.group_key;
       }
       layer.activation = chain.activation;
       if (layer.activation) next();

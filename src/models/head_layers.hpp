@@ -18,6 +18,7 @@ struct HeadNormOptions {
   bool on = false;
   double eps = 1e-5, momentum = 0.1;
   int64_t group_examples = 0;
+  std::string group_key = "batch_norm.group_examples";  // its name in the deck, for messages
   void bind(config::Table& t);
 };
 

@@ -30,8 +30,8 @@ Tap named_tap(const std::vector<Tap>& taps, const std::string& name, const std::
 
 LinearProbeModel::LinearProbeModel(const LinearProbeOptions& options, const MemoryOptions& memory)
     : options_(options),
-      trunk_(make_trunk(options.trunk, options.image_size, options.image_size, memory.recompute,
-                        list_)) {
+      trunk_(options.trunk.keys().make(options.image_size, options.image_size, memory.recompute,
+                                       list_)) {
   list_.freeze();
   const std::vector<Tap> taps = trunk_->taps(options.image_size, options.image_size);
   for (const ProbeOptions& probe : options.probes) probes_.push_back(make_probe(probe, taps));
@@ -61,6 +61,11 @@ LinearProbeModel::Probe LinearProbeModel::make_probe(const ProbeOptions& options
                head->channels, tap.name, tap.shape.back());
   const std::string path = probes_.empty() ? "head" : fmt::format("head{}", probes_.size());
   probe.head = make_head(options.head, path, probe.in, list_);
+  if (probe.head->joins() > 1)
+    base::fail(base::Exit::config,
+               "{}: its head joins {} images, which have a class each; use kind = \"mlp\" or "
+               "\"eval_mlp\"",
+               key, probe.head->joins());
   if (probe.head->widths() != std::vector<int64_t>{options_.num_classes})
     base::fail(base::Exit::config,
                "{}: its head has outputs of {} values; it must have one of model.num_classes = {}",
@@ -170,17 +175,22 @@ std::vector<InputSpec> LinearProbeModel::inputs() const {
   return {{"image", bytes_ ? DType::u8 : DType::f32, pixels}, {"label", DType::i32, 1}};
 }
 
-void LinearProbeModel::prepare(const HostBatch& batch, const Inputs& into) const {
-  const View image = batch.features.at("image"), label = batch.features.at("label");
-  const View buffer = into.at("image").host;
-  CHECK(image.count == buffer.count && image.type == buffer.type && label.type == DType::i32,
+void LinearProbeModel::take_images(const HostBatch& batch, const Inputs& into) const {
+  const View image = batch.features.at("image"), buffer = into.at("image").host;
+  CHECK(image.count == buffer.count && image.type == buffer.type,
         "batch of {} examples does not fit the buffers", batch.examples);
+  std::memcpy(buffer.data, image.data, size_t(image.bytes()));
+}
+
+void LinearProbeModel::prepare(const HostBatch& batch, const Inputs& into) const {
+  take_images(batch, into);
+  const View label = batch.features.at("label");
+  CHECK(label.type == DType::i32, "labels of another type");
   for (int64_t b = 0; b < batch.examples; ++b)
     if (int32_t c = label.i32()[b]; c < 0 || c >= options_.num_classes)
       base::fail(base::Exit::data,
                  "label {} of the example at position {} is not in [0, {}) (model.num_classes)", c,
                  batch.first_position + b, options_.num_classes);
-  std::memcpy(buffer.data, image.data, size_t(image.bytes()));
   std::memcpy(into.at("label").host.data, label.data, size_t(label.bytes()));
 }
 
@@ -309,15 +319,15 @@ void LinearProbeModel::count_hits(nn::Context& ctx, View ranks, View hits) const
   ctx.run(op);
 }
 
-void LinearProbeModel::classify(nn::Context& ctx, const Inputs& inputs, View loss, View ranks,
-                                State& state, View scores) const {
+void LinearProbeModel::score(nn::Context& ctx, View image, State& state, View scores,
+                             const UseScores& use) const {
   CHECK(!ctx.keep);
   const int64_t n = ctx.batch;
   const device::Arena::Mark start = ctx.arena.low();
   place(ctx, state);
   {
     device::Arena::Scope scope(ctx.arena);
-    const std::vector<View> taps = read_taps(ctx, inputs.at("image").device, state);
+    const std::vector<View> taps = read_taps(ctx, image, state);
     for (size_t p = 0; p < state.probes.size(); ++p) {
       device::Arena::Scope probe_scope(ctx.arena);
       const int64_t count = n * options_.num_classes;
@@ -326,135 +336,24 @@ void LinearProbeModel::classify(nn::Context& ctx, const Inputs& inputs, View los
       const bool last = p + 1 == state.probes.size();
       const int next = last ? -1 : probes_[state.probes[p + 1]].head->block();
       probes_[state.probes[p]].head->forward(ctx, taps[p], n, {&logits, 1}, next, *state.heads[p]);
-      ctx.run(kernels::ClassXent{.logits = logits,
-                                 .labels = inputs.at("label").device,
-                                 .loss = loss.slice(int64_t(p) * n, n),
-                                 .ranks = ranks.slice(int64_t(p) * n, n),
-                                 .rows = n,
-                                 .columns = options_.num_classes,
-                                 .gradient = false});
+      if (use) use(int64_t(p), logits);
     }
   }
   ctx.arena.pop_low(start);
 }
 
-namespace {
-
-class LinearProbeTrainPass : public TrainPass {
- public:
-  explicit LinearProbeTrainPass(const LinearProbeModel& model)
-      : model_(model), state_(model.make_state()) {}
-  std::string name() const override { return "train"; }
-  std::vector<InputSpec> inputs() const override { return model_.inputs(); }
-  void prepare(const HostBatch& batch, base::Stream, const Inputs& into) const override {
-    model_.prepare(batch, into);
-  }
-  void run(nn::Context& ctx, const Inputs& inputs, int64_t global_batch, View sums) override {
-    model_.forward_backward(ctx, inputs, global_batch, sums, state_);
-  }
-
- private:
-  const LinearProbeModel& model_;
-  LinearProbeModel::State state_;
-};
-
-// Runs the trunk and the heads of one probe or of all, for the passes of evaluators.
-class ProbeForward {
- public:
-  ProbeForward(const LinearProbeModel& model, const std::string& probe, bool gives_scores)
-      : model_(model), state_(model.make_state(probe)), gives_scores_(gives_scores) {}
-  const LinearProbeModel& model() const { return model_; }
-
-  // Writes losses, ranks and perhaps scores of all its heads to the host.
-  void run(nn::Context& ctx, const Inputs& inputs, double* loss, double* rank, float* scores) {
-    device::Arena::Scope scope(ctx.arena);
-    const int64_t count = int64_t(state_.heads.size()) * ctx.batch;
-    const View losses = ctx.arena.temporary(count), ranks = ctx.arena.temporary(count, DType::i32);
-    View all;
-    if (gives_scores_) all = ctx.arena.temporary(count * model_.num_classes());
-    model_.classify(ctx, inputs, losses, ranks, state_, all);
-    if (ctx.queue.kind() == device::Kind::plan) return;
-    device::read_on_host(losses, ctx.queue, [&](View v) { std::copy_n(v.f32(), v.count, loss); });
-    device::read_on_host(ranks, ctx.queue, [&](View v) { std::copy_n(v.i32(), v.count, rank); });
-    if (gives_scores_)
-      device::read_on_host(all, ctx.queue, [&](View v) { std::copy_n(v.f32(), v.count, scores); });
-  }
-
- private:
-  const LinearProbeModel& model_;
-  LinearProbeModel::State state_;
-  bool gives_scores_;
-};
-
-class LinearProbesPass : public ProbesPass {
- public:
-  explicit LinearProbesPass(const LinearProbeModel& model) : forward_(model, "", false) {}
-  std::string name() const override { return "classify with all probes"; }
-  std::vector<std::string> probe_names() const override { return forward_.model().probe_names(); }
-  std::vector<InputSpec> inputs() const override { return forward_.model().inputs(); }
-  void prepare(const HostBatch& batch, const Inputs& into) const override {
-    forward_.model().prepare(batch, into);
-  }
-  void run(nn::Context& ctx, const Inputs& inputs, double* loss, double* rank) override {
-    forward_.run(ctx, inputs, loss, rank, nullptr);
-  }
-
- private:
-  ProbeForward forward_;
-};
-
-class OneProbePass : public ClassifyPass {
- public:
-  OneProbePass(const LinearProbeModel& model, const std::string& probe)
-      : probe_(probe), forward_(model, probe, false) {}
-  std::string name() const override { return "classify with " + probe_; }
-  std::vector<InputSpec> inputs() const override { return forward_.model().inputs(); }
-  void prepare(const HostBatch& batch, const Inputs& into) const override {
-    forward_.model().prepare(batch, into);
-  }
-  void run(nn::Context& ctx, const Inputs& inputs, double* loss, double* rank) override {
-    forward_.run(ctx, inputs, loss, rank, nullptr);
-  }
-
- private:
-  std::string probe_;
-  ProbeForward forward_;
-};
-
-class OneProbeScorePass : public ClassScorePass {
- public:
-  OneProbeScorePass(const LinearProbeModel& model, const std::string& probe)
-      : probe_(probe), forward_(model, probe, true) {}
-  std::string name() const override { return "score classes with " + probe_; }
-  std::vector<InputSpec> inputs() const override { return forward_.model().inputs(); }
-  int64_t classes() const override { return forward_.model().num_classes(); }
-  void prepare(const HostBatch& batch, const Inputs& into) const override {
-    forward_.model().prepare(batch, into);
-  }
-  void run(nn::Context& ctx, const Inputs& inputs, double* loss, double* rank,
-           float* logits) override {
-    forward_.run(ctx, inputs, loss, rank, logits);
-  }
-
- private:
-  std::string probe_;
-  ProbeForward forward_;
-};
-
-}  // namespace
-
-std::unique_ptr<TrainPass> LinearProbeModel::make_train_pass() const {
-  return std::make_unique<LinearProbeTrainPass>(*this);
-}
-std::unique_ptr<ProbesPass> LinearProbeModel::make_probes_pass() const {
-  return std::make_unique<LinearProbesPass>(*this);
-}
-std::unique_ptr<ClassifyPass> LinearProbeModel::make_classify_pass(const std::string& probe) const {
-  return std::make_unique<OneProbePass>(*this, probe);
-}
-std::unique_ptr<ClassScorePass> LinearProbeModel::make_class_score_pass(
-    const std::string& probe) const {
-  return std::make_unique<OneProbeScorePass>(*this, probe);
+void LinearProbeModel::classify(nn::Context& ctx, const Inputs& inputs, View loss, View ranks,
+                                State& state, View scores) const {
+  const int64_t n = ctx.batch;
+  score(ctx, inputs.at("image").device, state, scores, [&](int64_t p, View logits) {
+    ctx.run(kernels::ClassXent{.logits = logits,
+                               .labels = inputs.at("label").device,
+                               .loss = loss.slice(p * n, n),
+                               .ranks = ranks.slice(p * n, n),
+                               .rows = n,
+                               .columns = options_.num_classes,
+                               .gradient = false});
+  });
 }
 
 Registered linear_probe_row() {

@@ -6,6 +6,8 @@
 // Parameters: the trunk's own, and "head/...", "head1/...", ... in the order of the probes.
 #pragma once
 
+#include <functional>
+
 #include "kernels/window.hpp"
 #include "models/embedder.hpp"
 #include "models/linear_probe_options.hpp"
@@ -35,6 +37,7 @@ class LinearProbeModel : public Model, public Embedder, public ProbeClassifier {
   std::unique_ptr<ProbesPass> make_probes_pass() const override;
   std::unique_ptr<ClassifyPass> make_classify_pass(const std::string& probe) const override;
   std::unique_ptr<ClassScorePass> make_class_score_pass(const std::string& probe) const override;
+  std::unique_ptr<LogitsPass> make_logits_pass(const std::string& probe) const override;
   int64_t num_classes() const override { return options_.num_classes; }
   std::string changing_arguments() const override;
   int64_t forward_flops() const override;
@@ -50,10 +53,16 @@ class LinearProbeModel : public Model, public Embedder, public ProbeClassifier {
   // A state of all probes, or of the one of that name.
   State make_state(const std::string& name = "") const;
   std::vector<InputSpec> inputs() const;
+  void take_images(const HostBatch& batch, const Inputs& into) const;
   // Fills the input buffers. Throws Error(Exit::data) for a label that is no class.
   void prepare(const HostBatch& batch, const Inputs& into) const;
   void forward_backward(nn::Context& ctx, const Inputs& inputs, int64_t global_batch, View sums,
                         State& state) const;
+  // Runs the probes of `state` without a backward pass, one after the other, and calls `use`, if
+  // there is one, with the number of each and its scores f32 [batch, classes]. These are part of
+  // `scores` f32 [probes, batch, classes] or, if it is none, lost with the call.
+  using UseScores = std::function<void(int64_t probe, View logits)>;
+  void score(nn::Context& ctx, View image, State& state, View scores, const UseScores& use) const;
   // Writes loss f32 [probes, batch] and ranks i32 [probes, batch] of a forward pass, and on request
   // the scores f32 [probes, batch, classes].
   void classify(nn::Context& ctx, const Inputs& inputs, View loss, View ranks, State& state,

@@ -72,7 +72,8 @@ void LinearProbeOptions::bind(config::Table& t) {
     names.push_back(probe.label());
   }
   if (!trunk.options) return;
-  if (const std::string problem = trunk.image_problem(image_size, image_size); !problem.empty())
+  if (const std::string problem = trunk.keys().image_problem(image_size, image_size);
+      !problem.empty())
     t.error("image_size", problem);
 }
 

@@ -17,12 +17,14 @@ struct MocoOptions : EmbeddingOptions {
         .min(0)
         .max(1);
     t.key("shuffle", shuffle,
-          "the teacher's batch norms have other groups of examples than the network's; needs "
-          "groups smaller than the batch (model.trunk.group_examples) to matter");
+          "the teacher sees the global batch in a random order, so that its batch norms have other "
+          "groups of examples than the network's; needs groups smaller than the batch "
+          "(model.trunk.group_examples) to matter, and no accumulation");
     if (views.groups.size() != 1 || views.count() != 2)
       t.error("views", "must be [2]: a query and its key");
   }
   EmbeddingParts parts(const EmbeddingNetwork& network, ParameterList& list) const {
+    need_one_output(*this, network);
     return {.loss = make_moco_loss(loss, network.widths().front(), list),
             .loss_doc = "cross-entropy of finding a query's key among it and the queue",
             .student_views = {0},

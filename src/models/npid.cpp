@@ -12,8 +12,10 @@ struct NpidOptions : EmbeddingOptions {
   void bind(config::Table& t) override {
     EmbeddingOptions::bind(t);
     t.table("loss", loss, "the loss of the embeddings");
-    if (views.count() != 1)
-      t.error("views", fmt::format("are {} of an image; the memory bank takes one", views.count()));
+    if (rows_of_example() != 1)
+      t.error("views", fmt::format("are {} of an image; the memory bank takes one, or several that "
+                                   "a head of kind siamese_concat_view joins",
+                                   rows_of_example()));
   }
   EmbeddingParts parts(const EmbeddingNetwork& network, ParameterList& list) const {
     const size_t outputs = network.widths().size();
@@ -22,6 +24,12 @@ struct NpidOptions : EmbeddingOptions {
                  "model.loss.loss_weights: has {} numbers for {} outputs of the head; give one "
                  "for each",
                  loss.loss_weights.size(), outputs);
+    for (const int64_t width : network.widths())
+      if (width != network.widths().front())
+        refuse_last_head(
+            fmt::format("has outputs of {} values, and all must have the width of the "
+                        "memory's rows; end with a head of kind mlp",
+                        fmt::join(network.widths(), ", ")));
     return {.loss = make_nce_loss(loss, network.widths().front(), list),
             .loss_doc = "loss of telling an image from random rows of the memory bank",
             .student_views = {},

@@ -31,6 +31,7 @@ class ProbeClassifier {
   // Make passes of the head of that name.
   virtual std::unique_ptr<ClassifyPass> make_classify_pass(const std::string& probe) const = 0;
   virtual std::unique_ptr<ClassScorePass> make_class_score_pass(const std::string& probe) const = 0;
+  virtual std::unique_ptr<LogitsPass> make_logits_pass(const std::string& probe) const = 0;
   virtual int64_t num_classes() const = 0;
 };
 

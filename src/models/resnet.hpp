@@ -153,10 +153,12 @@ class ResnetTrunk : public Trunk {
 };
 
 // Keys of trunk.kind = "resnet".
-struct ResnetTrunkOptions : config::Table::Variant {
+struct ResnetTrunkOptions : TrunkKeys {
   int64_t depth = 50;
   ResnetConfig config;  // the keys' values; `blocks` and `bottleneck` follow from the depth
   void bind(config::Table& t) override;
+  std::unique_ptr<Trunk> make(int64_t height, int64_t width, Recompute recompute,
+                              ParameterList& list) const override;
 };
 
 // Returns the number of blocks of each stage of a published depth; nothing for another depth.

@@ -69,4 +69,9 @@ void ResnetTrunkOptions::bind(config::Table& t) {
                                  c.width, c.width_per_group));
 }
 
+std::unique_ptr<Trunk> ResnetTrunkOptions::make(int64_t, int64_t, Recompute recompute,
+                                                ParameterList& list) const {
+  return std::make_unique<ResnetTrunk>(config, recompute, list);
+}
+
 }  // namespace models

@@ -11,9 +11,10 @@ struct SimclrOptions : EmbeddingOptions {
   void bind(config::Table& t) override {
     EmbeddingOptions::bind(t);
     t.table("loss", loss, "the loss of the embeddings");
-    if (views.count() < 2) t.error("views", "one view has no other view to attract; give two");
+    if (rows_of_example() < 2) t.error("views", "one view has no other view to attract; give two");
   }
-  EmbeddingParts parts(const EmbeddingNetwork&, ParameterList&) const {
+  EmbeddingParts parts(const EmbeddingNetwork& network, ParameterList&) const {
+    need_one_output(*this, network);
     return {.loss = make_simclr_loss(loss),
             .loss_doc = "contrastive loss of a view against all views of the global batch",
             .student_views = {},

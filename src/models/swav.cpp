@@ -17,7 +17,7 @@ struct SwavTeacherOptions {
         .max(1);
     t.key("batch_statistics_steps", batch_statistics_steps,
           "in the first steps its batch norms use the statistics of the batch, then the network's "
-          "running ones")
+          "running ones from before the step; the published code adds those of the step's batch")
         .min(0)
         .unit("steps");
   }
@@ -33,11 +33,13 @@ struct SwavOptions : EmbeddingOptions {
     t.optional_table("teacher", teacher,
                      "with this table the scores that are assigned come from a teacher that "
                      "follows the network");
-    if (views.count() < 2) t.error("views", "one view has no other view to predict; give two");
+    if (rows_of_example() < 2) t.error("views", "one view has no other view to predict; give two");
     check_views(t, "loss.assign_views", loss.assign_views,
-                teacher ? views.groups.front() : views.count());
+                teacher ? views.groups.front() : rows_of_example());
   }
   EmbeddingParts parts(const EmbeddingNetwork& network, ParameterList& list) const {
+    if (network.head().prototypes().empty())
+      refuse_last_head("has no prototypes to assign views to; end with a head of kind swav");
     EmbeddingParts parts{
         .loss = make_swav_loss(loss, teacher.has_value(), network.head(), list),
         .loss_doc = "cross-entropy of a view's scores with the assignments of other views",

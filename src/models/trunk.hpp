@@ -88,18 +88,22 @@ class Trunk {
   virtual int64_t input_flops(std::span<const ImageGroup> groups) const = 0;
 };
 
+// The keys of a kind of trunk.
+struct TrunkKeys : config::Table::Variant {
+  // Returns the problem of images of that size, or "".
+  virtual std::string image_problem(int64_t /*height*/, int64_t /*width*/) const { return ""; }
+  // Declares the trunk's parameters in `list`: a ResNet's below "trunk/" with torchvision's names,
+  // a ViT's below "encoder/" with big_vision's. height, width: size of the images of group 0.
+  virtual std::unique_ptr<Trunk> make(int64_t height, int64_t width, Recompute recompute,
+                                      ParameterList& list) const = 0;
+};
+
 // [model] trunk: the trunk's kind and its own keys.
 struct TrunkOptions {
   std::string kind;
   std::shared_ptr<config::Table::Variant> options;
   void bind(config::Table& t);
-  // Returns the problem of images of that size, or "".
-  std::string image_problem(int64_t height, int64_t width) const;
+  const TrunkKeys& keys() const { return dynamic_cast<const TrunkKeys&>(*options); }
 };
-
-// Declares the trunk's parameters in `list`: a ResNet's below "trunk/" with torchvision's names, a
-// ViT's below "encoder/" with big_vision's. height, width: size of the images of group 0.
-std::unique_ptr<Trunk> make_trunk(const TrunkOptions& options, int64_t height, int64_t width,
-                                  Recompute recompute, ParameterList& list);
 
 }  // namespace models

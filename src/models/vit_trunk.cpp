@@ -43,6 +43,18 @@ void VitTrunkOptions::bind(config::Table& t) {
             fmt::format("sincos2d needs a width divisible by 4; width is {}", size.width));
 }
 
+std::string VitTrunkOptions::image_problem(int64_t height, int64_t width) const {
+  for (int64_t side : {height, width})
+    if (size.patch > 0 && side % size.patch)
+      return fmt::format("{} is not divisible by model.trunk.patch = {}", side, size.patch);
+  return "";
+}
+
+std::unique_ptr<Trunk> VitTrunkOptions::make(int64_t height, int64_t width, Recompute recompute,
+                                             ParameterList& list) const {
+  return std::make_unique<VitTrunk>(*this, height, width, recompute, list);
+}
+
 VitTrunk::VitTrunk(const VitTrunkOptions& options, int64_t height, int64_t width,
                    Recompute recompute, ParameterList& list)
     : encoder_(encoder_config(options, height, width), recompute, list),

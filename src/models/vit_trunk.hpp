@@ -13,11 +13,14 @@ inline constexpr std::pair<const char*, Pool> kPoolNames[] = {
     {"gap", Pool::gap}, {"map", Pool::map}, {"tok", Pool::tok}};
 
 // Keys of trunk.kind = "vit".
-struct VitTrunkOptions : config::Table::Variant {
+struct VitTrunkOptions : TrunkKeys {
   EncoderOptions size;
   bool learned_positions = true;  // posemb
   Pool pool = Pool::gap;
   void bind(config::Table& t) override;
+  std::string image_problem(int64_t height, int64_t width) const override;
+  std::unique_ptr<Trunk> make(int64_t height, int64_t width, Recompute recompute,
+                              ParameterList& list) const override;
 };
 
 // Groups may have several sizes if a class token is pooled: position tables are resampled.

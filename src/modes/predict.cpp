@@ -98,12 +98,15 @@ int run_predict(Call& call) {
              .text_data = text_data == sets.end() ? "" : text_data->second,
              .options = options.rows,
              .default_out = fmt::format("{}/predict/{}.h5", call.recipe.run.dir, options.evaluator),
-             .make_pass = predicts.make_pass,
-             .make = [&](const models::Model& model, const data::Dataset& texts,
+             .make_pass =
+                 [&](const models::Model& model) {
+                   return predicts.make_pass(model, *evaluator.options);
+                 },
+             .make = [&](const models::Model&, const data::Dataset& texts,
                          models::ForwardPass& pass) -> std::unique_ptr<RowMaker> {
                return std::make_unique<PredictionRows>(
                    options.evaluator, pass,
-                   predicts.make(*evaluator.options, model, texts, pass, options.top_k));
+                   predicts.make(*evaluator.options, texts, pass, options.top_k));
              }});
 }
 

@@ -31,7 +31,7 @@ struct Counts {
   }
 };
 
-[[noreturn]] void refuse(const char* key, int64_t examples, const Counts& c) {
+[[noreturn]] void refuse(const std::string& key, int64_t examples, const Counts& c) {
   if (examples == 0)
     base::fail(base::Exit::config,
                "{} = 0 takes the statistics of batch norm over the whole global batch, which "

@@ -14,6 +14,7 @@
 #pragma once
 
 #include <span>
+#include <string>
 
 #include "kernels/batch_norm.hpp"
 #include "nn/context.hpp"
@@ -34,7 +35,7 @@ struct BatchNorm {
   // Consecutive examples of the global batch that share statistics; 0: all of them, which must then
   // be in one pass.
   int64_t group_examples = 0;
-  const char* group_key = "model.trunk.group_examples";  // for messages
+  std::string group_key = "model.trunk.group_examples";  // for messages
   float eps = 1e-5f, momentum = 0.1f;
 
   // Statistics of the groups that this pass holds: f32 [groups, width].

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "shard/tensor_roots.hpp"
+
 namespace optim {
 
 void EmaOptions::bind(config::Table& t) {
@@ -39,7 +41,7 @@ float EmaRule::keep(int64_t step) const {
 }
 
 SecondWeights::Options ema_options(const EmaRule& rule) {
-  return {.root = "/ema/",
+  return {.root = shard::kAverageRoot,
           .keep = [rule](int64_t step) -> std::optional<float> {
             if (!rule.due(step)) return {};
             return rule.keep(step);

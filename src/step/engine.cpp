@@ -7,6 +7,7 @@
 #include "base/clock.hpp"
 #include "device/range.hpp"
 #include "host/mfu.hpp"
+#include "shard/tensor_roots.hpp"
 
 namespace step {
 using device::DType;
@@ -81,7 +82,7 @@ void Engine::make_teacher(const shard::Fabric& fabric) {
   const std::optional<models::TeacherSpec> spec = model_->teacher();
   if (!spec) return;
   stores_.teacher_options = {
-      .root = "/teacher/",
+      .root = shard::kTeacherRoot,
       .keep = [keep = spec->keep, total = options_.total_steps](
                   int64_t step) -> std::optional<float> { return float(keep(step, total)); },
       .owns =
@@ -429,7 +430,7 @@ std::vector<shard::TensorSlice> Engine::state() {
   const auto& parameters = stores_.layout->parameters();
   out.resize(parameters.size());
   for (size_t i = 0; i < parameters.size(); ++i) {
-    out[i].name = "/params/" + parameters[i].path;
+    out[i].name = shard::kWeightRoot + parameters[i].path;
     out[i].shape = parameters[i].shape;
     out[i].writes = mesh_.replica_index == 0;
   }

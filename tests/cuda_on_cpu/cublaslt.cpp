@@ -1,12 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Computes the products of cuBLASLt, in column-major terms, with the plainest loops. It refuses all
 // that the real library refuses or may refuse: a bias of another type than the result, and
-// epilogues whose leading dimensions are not multiples of 8 elements. It rounds operands to tf32
-// where the caller allows it.
+// epilogues whose leading dimensions are not multiples of 8 elements. It refuses a call whose
+// pointers have less alignment than its algorithm was proposed for, 16 bytes for those of an
+// epilogue. It rounds operands to tf32 where the caller allows it.
+//
 // There are four algorithms for everything. The first adds in double precision, the others in
-// float. CUBLASLT_ON_CPU_FASTEST=N makes algorithm N report the least time. Products with sums
-// CUBLASLT_ON_CPU_REFUSE=gelu|batch: there are no kernels with GELU, or for a batch. Products with
-// sums (BGRADA) report the time of other products. CUBLASLT_ON_CPU_SUMS=fast halves this time, and
+// float. The last one cuts k in two and keeps the sums of the parts in the workspace, so it needs
+// one, and the right reduction scheme. CUBLASLT_ON_CPU_FASTEST=N makes algorithm N report the least
+// time. With CUDA_ON_CPU_PERTURB, products of narrow operands add as tensor cores do.
+//
+// CUBLASLT_ON_CPU_REFUSE is a list of what there are no kernels for: gelu, dgelu, bias, batch,
+// split. CUBLASLT_ON_CPU_WORKSPACE=BYTES: every algorithm needs that much. Products with sums
+// (BGRADA) report the time of other products. CUBLASLT_ON_CPU_SUMS=fast halves this time, and
 // "none" removes their kernels.
 #include "cublasLt.h"
 
@@ -15,14 +21,19 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <initializer_list>
+#include <string>
 #include <vector>
 
 #include "kernels/bf16_value.hpp"
 #include "kernels/f16_value.hpp"
+#include "watch.hpp"
 
 struct EmulatedLt {};
 struct EmulatedPreference {
-  uint32_t alignment_of_d = 0;
+  uint32_t alignments[4] = {256, 256, 256, 256};  // of a, b, c and d, unless the caller says less
+  uint32_t schemes = ~0u;
+  uint64_t workspace = 0;
 };
 struct EmulatedLayout {
   cudaDataType_t type;
@@ -68,10 +79,14 @@ float round_to_tf32(float x) {
   return std::isfinite(x) ? std::bit_cast<float>((u + 0xFFF + (u >> 13 & 1)) & ~0x1FFFu) : x;
 }
 
+size_t bytes_of(const EmulatedLayout& l, int64_t ld) {
+  return size_t((l.columns - 1) * ld + l.rows) * (l.type == CUDA_R_32F ? 4 : 2);
+}
 // Returns the operand as packed columns of k elements: [count of columns][k].
 std::vector<float> columns_of(const void* at, const EmulatedLayout& l, bool by_rows, int64_t count,
                               int64_t k, cublasComputeType_t compute) {
   std::vector<float> out(size_t(count * k));
+  cuda_on_cpu::reads(at, bytes_of(l, l.ld));
   for (int64_t i = 0; i < count; ++i)
     for (int64_t t = 0; t < k; ++t)
       out[size_t(i * k + t)] = read(at, by_rows ? i + t * l.ld : t + i * l.ld, l.type);
@@ -83,16 +98,60 @@ std::vector<float> columns_of(const void* at, const EmulatedLayout& l, bool by_r
 bool has_bias(int epilogue) { return (epilogue & CUBLASLT_EPILOGUE_BIAS) != 0; }
 bool has_aux(int epilogue) { return (epilogue & 128) != 0; }
 bool has_sums(int epilogue) { return epilogue == CUBLASLT_EPILOGUE_BGRADA; }
+// The alignments of a, b, c and d that an algorithm relies on, in 16 bits each.
+uint64_t packed(const uint32_t (&alignments)[4]) {
+  uint64_t out = 0;
+  for (uint32_t alignment : alignments) out = out << 16 | alignment;
+  return out;
+}
+bool is_aligned(const void* p, uint64_t to) { return reinterpret_cast<uintptr_t>(p) % to == 0; }
+bool are_aligned(std::initializer_list<const void*> pointers, uint64_t alignments) {
+  int shift = 64;
+  for (const void* p : pointers)
+    if (!is_aligned(p, alignments >> (shift -= 16) & 0xffff)) return false;
+  return true;
+}
+// Vectors and second results of epilogues move in 16 bytes.
+bool is_for_epilogue(const void* p) { return p && is_aligned(p, 16); }
+bool has_places(const EmulatedMatmul& m) {
+  return (is_for_epilogue(m.bias) || !(has_bias(m.epilogue) || has_sums(m.epilogue))) &&
+         (is_for_epilogue(m.aux) || !has_aux(m.epilogue));
+}
+
 bool is_set(const char* variable, const char* what) {
   const char* set = std::getenv(variable);
   return set && !std::strcmp(set, what);
 }
 bool sums_are(const char* what) { return is_set("CUBLASLT_ON_CPU_SUMS", what); }
-bool refuses(const char* what) { return is_set("CUBLASLT_ON_CPU_REFUSE", what); }
+bool refuses(const std::string& what) {
+  const char* set = std::getenv("CUBLASLT_ON_CPU_REFUSE");
+  return set && ("," + std::string(set) + ",").find("," + what + ",") != std::string::npos;
+}
+bool refuses_epilogue(int epilogue) {
+  const bool derivative = epilogue == CUBLASLT_EPILOGUE_DGELU;
+  return (has_aux(epilogue) && refuses(derivative ? "dgelu" : "gelu")) ||
+         (has_bias(epilogue) && refuses("bias"));
+}
+
+constexpr uint64_t kSplit = kAlgorithms - 1;
+uint64_t workspace_of(uint64_t algorithm, const EmulatedLayout& d) {
+  const char* all = std::getenv("CUBLASLT_ON_CPU_WORKSPACE");
+  const uint64_t parts = algorithm == kSplit ? uint64_t(2 * d.rows * d.columns) * sizeof(float) : 0;
+  return std::max(parts, all ? uint64_t(std::atoll(all)) : 0);
+}
+bool is_proposed(uint64_t algorithm, const EmulatedLayout& d, const EmulatedPreference& p) {
+  if (workspace_of(algorithm, d) > p.workspace) return false;
+  return algorithm != kSplit ||
+         (p.schemes & CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE && !refuses("split"));
+}
 
 }  // namespace
 
-const char* cublasLtGetStatusName(cublasStatus_t) { return "CUBLAS_STATUS"; }
+const char* cublasLtGetStatusName(cublasStatus_t status) {
+  return status == CUBLAS_STATUS_INVALID_VALUE      ? "CUBLAS_STATUS_INVALID_VALUE"
+         : status == CUBLAS_STATUS_EXECUTION_FAILED ? "CUBLAS_STATUS_EXECUTION_FAILED"
+                                                    : "CUBLAS_STATUS_NOT_SUPPORTED";
+}
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* out) {
   static EmulatedLt one;
   *out = &one;
@@ -167,8 +226,13 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
                                                     const void* value, size_t bytes) {
   if (bytes != (attribute == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES ? 8u : 4u))
     return CUBLAS_STATUS_INVALID_VALUE;
-  if (attribute == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES)
-    std::memcpy(&preference->alignment_of_d, value, 4);
+  if (attribute == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES)
+    std::memcpy(&preference->workspace, value, 8);
+  else if (attribute == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK)
+    std::memcpy(&preference->schemes, value, 4);
+  else
+    std::memcpy(&preference->alignments[attribute - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES],
+                value, 4);
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) {
@@ -189,25 +253,28 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   if (k != (m->transb == CUBLAS_OP_T ? b->columns : b->rows) || rows != d->rows ||
       columns != d->columns || rows != c->rows || columns != c->columns || a->type != b->type ||
       c->type != d->type || a->batch != d->batch || b->batch != d->batch || c->batch != d->batch ||
-      wanted < 1 || preference->alignment_of_d == 0)
+      wanted < 1)
     return CUBLAS_STATUS_INVALID_VALUE;
   // Epilogues would need strides of their own vectors in a batch.
   bool refused = d->batch > 1 && m->epilogue != CUBLASLT_EPILOGUE_DEFAULT;
-  refused = refused || ((has_bias(m->epilogue) || has_sums(m->epilogue)) &&
-                        (!m->bias || m->bias_type != d->type));
+  refused = refused || !has_places(*m);
+  refused =
+      refused || ((has_bias(m->epilogue) || has_sums(m->epilogue)) && m->bias_type != d->type);
   refused = refused || (has_sums(m->epilogue) && sums_are("none"));
-  refused = refused || (has_aux(m->epilogue) && refuses("gelu"));
+  refused = refused || refuses_epilogue(m->epilogue);
   refused = refused || (d->batch > 1 && refuses("batch"));
   refused = refused || (m->compute == CUBLAS_COMPUTE_32F_FAST_TF32 && a->type != CUDA_R_32F);
-  refused = refused ||
-            (has_aux(m->epilogue) && (!m->aux || m->aux_ld % 8 != 0 || m->aux_type != d->type));
+  refused = refused || (has_aux(m->epilogue) && (m->aux_ld % 8 != 0 || m->aux_type != d->type));
   if (refused) return CUBLAS_STATUS_NOT_SUPPORTED;
-  *found = std::min(wanted, int(kAlgorithms));
-  for (int i = 0; i < *found; ++i)
-    results[i] = {.algo = {{kMark + uint64_t(i), 0, 0, 0, 0, 0, 0, 0xfeed}},
-                  .workspaceSize = 0,
-                  .state = CUBLAS_STATUS_SUCCESS};
-  return CUBLAS_STATUS_SUCCESS;
+  for (uint64_t i = 0; i < kAlgorithms && *found < wanted; ++i) {
+    if (!is_proposed(i, *d, *preference)) continue;
+    const uint64_t bytes = workspace_of(i, *d);
+    results[(*found)++] = {
+        .algo = {{kMark + i, packed(preference->alignments), bytes, 0, 0, 0, 0, 0xfeed}},
+        .workspaceSize = bytes,
+        .state = CUBLAS_STATUS_SUCCESS};
+  }
+  return *found > 0 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 size_t cublasLtGetVersion() { return 130100; }
 cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t,
@@ -215,40 +282,94 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t,
                                        cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
                                        const cublasLtMatmulAlgo_t* algorithm,
                                        cublasLtMatmulHeuristicResult_t* result) {
-  *result = {.algo = *algorithm, .workspaceSize = 0, .state = CUBLAS_STATUS_SUCCESS};
+  *result = {
+      .algo = *algorithm, .workspaceSize = algorithm->data[2], .state = CUBLAS_STATUS_SUCCESS};
   return is_ours(*algorithm) && algorithm->data[7] == 0xfeed ? CUBLAS_STATUS_SUCCESS
                                                              : CUBLAS_STATUS_INVALID_VALUE;
 }
 
 namespace {
+// Returns a sum rounded towards zero, as tensor cores add.
+float truncated(double sum) {
+  const auto near = float(sum);
+  return std::fabs(double(near)) > std::fabs(sum) ? std::nextafter(near, 0.0f) : near;
+}
+// Returns the sum of k products. Tensor cores add a few products exactly, and then to the sum.
+double sum_of(const float* p, const float* q, int64_t k, uint64_t algorithm, bool narrow) {
+  constexpr int64_t kExact = 16;
+  double exact = 0;
+  float sum = 0;
+  if (narrow && cuda_on_cpu::perturbation != 0) {
+    for (int64_t t = 0; t < k; ++t) {
+      exact += double(p[t]) * double(q[t]);
+      if (t % kExact != kExact - 1 && t != k - 1) continue;
+      sum = truncated(double(sum) + exact);
+      exact = 0;
+    }
+    return double(sum);
+  }
+  for (int64_t t = 0; t < k && algorithm == 0; ++t) exact += double(p[t]) * double(q[t]);
+  for (int64_t t = 0; t < k && algorithm > 0; ++t) sum += p[t] * q[t];
+  return algorithm == 0 ? exact : double(sum);
+}
+
+constexpr double kGelu = 0.7978845608028654, kCube = 0.044715;
+double gelu_of(double x) {
+  return 0.5 * x * (1 + cuda_on_cpu::fast_tanh(kGelu * (x + kCube * x * x * x)));
+}
+double gelu_derivative(double x) {
+  const double th = cuda_on_cpu::fast_tanh(kGelu * (x + kCube * x * x * x));
+  return 0.5 * (1 + th) + 0.5 * x * (1 - th * th) * kGelu * (1 + 3 * kCube * x * x);
+}
+
+// Reports what a product touches beside its operands.
+void touch_results(const EmulatedMatmul& m, float keep, const void* c, const EmulatedLayout& lc,
+                   void* d, const EmulatedLayout& ld, void* workspace, size_t bytes) {
+  using namespace cuda_on_cpu;
+  if (keep != 0) reads(c, bytes_of(lc, lc.ld));
+  if (has_bias(m.epilogue)) reads(m.bias, size_t(ld.rows) * (m.bias_type == CUDA_R_32F ? 4 : 2));
+  if (has_sums(m.epilogue)) writes(m.bias, size_t(ld.rows) * 4);
+  if (m.epilogue == CUBLASLT_EPILOGUE_DGELU)
+    reads(m.aux, bytes_of(ld, m.aux_ld));
+  else if (has_aux(m.epilogue))
+    writes(m.aux, bytes_of(ld, m.aux_ld));
+  writes(workspace, bytes);
+  writes(d, bytes_of(ld, ld.ld));
+}
+
 void multiply(const EmulatedMatmul& m, float by, const void* a, const EmulatedLayout& la,
               const void* b, const EmulatedLayout& lb, float keep, const void* c,
               const EmulatedLayout& lc, void* d, const EmulatedLayout& ld, void* workspace,
               size_t bytes, uint64_t algorithm) {
   cuda_on_cpu::Access access;
   // other callers must not rely on the old contents
-  std::memset(workspace, 0xff, bytes < 4096 ? bytes : 4096);
+  const size_t used = std::max(std::min<size_t>(bytes, 4096), workspace_of(algorithm, ld));
+  touch_results(m, keep, c, lc, d, ld, workspace, used);
+  std::memset(workspace, 0xff, used);
   int64_t rows = ld.rows, columns = ld.columns, k = m.transa == CUBLAS_OP_T ? la.rows : la.columns;
   std::vector<float> left = columns_of(a, la, m.transa == CUBLAS_OP_N, rows, k, m.compute);
   std::vector<float> right = columns_of(b, lb, m.transb == CUBLAS_OP_T, columns, k, m.compute);
+  const bool narrow = la.type != CUDA_R_32F || m.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
   for (int64_t j = 0; j < columns; ++j)
     for (int64_t i = 0; i < rows; ++i) {
       const float *p = &left[size_t(i * k)], *q = &right[size_t(j * k)];
       double sum = 0;
-      float narrow = 0;
-      for (int64_t t = 0; t < k && algorithm == 0; ++t) sum += double(p[t]) * double(q[t]);
-      for (int64_t t = 0; t < k && algorithm > 0; ++t) narrow += p[t] * q[t];
-      if (algorithm > 0) sum = double(narrow);
+      if (algorithm == kSplit) {
+        float* parts = static_cast<float*>(workspace) + 2 * (j * rows + i);
+        parts[0] = float(sum_of(p, q, k / 2, algorithm, narrow));
+        parts[1] = float(sum_of(p + k / 2, q + k / 2, k - k / 2, algorithm, narrow));
+        sum = double(parts[0] + parts[1]);
+      } else {
+        sum = sum_of(p, q, k, algorithm, narrow);
+      }
       double x =
           by * sum + (keep != 0 ? double(keep) * double(read(c, i + j * lc.ld, lc.type)) : 0);
       if (has_bias(m.epilogue)) x += double(read(m.bias, i, m.bias_type));
       if (m.epilogue == CUBLASLT_EPILOGUE_DGELU) {
-        double u = double(read(m.aux, i + j * m.aux_ld, m.aux_type)), g = 0.7978845608028654;
-        double th = std::tanh(g * (u + 0.044715 * u * u * u));
-        x *= 0.5 * (1 + th) + 0.5 * u * (1 - th * th) * g * (1 + 3 * 0.044715 * u * u);
+        x *= gelu_derivative(double(read(m.aux, i + j * m.aux_ld, m.aux_type)));
       } else if (has_aux(m.epilogue)) {
         write(m.aux, i + j * m.aux_ld, m.aux_type, float(x));
-        x = 0.5 * x * (1 + std::tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
+        x = gelu_of(x);
       }
       write(d, i + j * ld.ld, ld.type, float(x));
     }
@@ -269,7 +390,11 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t m, const vo
                               cublasLtMatrixLayout_t lc, void* d, cublasLtMatrixLayout_t ld,
                               const cublasLtMatmulAlgo_t* algorithm, void* workspace, size_t bytes,
                               cudaStream_t stream) {
-  if (!is_ours(*algorithm)) return CUBLAS_STATUS_INVALID_VALUE;
+  if (!is_ours(*algorithm) || !are_aligned({a, b, c, d}, algorithm->data[1]) || !has_places(*m) ||
+      bytes < algorithm->data[2])
+    return CUBLAS_STATUS_INVALID_VALUE;
+  // The library starts a kernel, and takes an older error for its own.
+  if (cuda_on_cpu::last_error() != cudaSuccess) return CUBLAS_STATUS_EXECUTION_FAILED;
   const uint64_t number = algorithm->data[0] - kMark;
   const char* fastest = std::getenv("CUBLASLT_ON_CPU_FASTEST");
   const double share =

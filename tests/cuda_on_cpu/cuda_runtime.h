@@ -12,13 +12,17 @@
 #include <functional>
 #include <utility>
 
+#include "arithmetic.hpp"
+
 #define CUDA_ON_CPU
 
 #define __global__
 #define __device__
 #define __host__
 #define __forceinline__ inline
-#define __shared__ static  // only one block runs at a time
+// Only one block runs at a time. The tag is in the symbols' names, where shared_memory.cpp finds
+// it.
+#define __shared__ static __attribute__((abi_tag("cuda_shared")))
 #define __launch_bounds__(...)
 #define __grid_constant__ \
   &  // after the type of an argument: all threads read it where the launch has put it
@@ -59,13 +63,16 @@ extern Place place;       // of the running CUDA thread
 extern int64_t launches;  // launches of kernels until now
 void* dynamic_shared();   // the launch's bytes, then a forbidden page
 void wait_for_block(const char* file, int line);
+void wait_for_warp(const char* file, int line);
 // Publishes 8 bytes to the other lanes of the warp, waits for all lanes, and returns the value of
 // `lane`.
 uint64_t exchange(uint64_t value, int lane, const char* file, int line);
 int lane();
 
-void launch(dim3 grid, dim3 block, size_t dynamic_shared_bytes,
+void launch(dim3 grid, dim3 block, size_t dynamic_shared_bytes, const void* kernel,
             const std::function<void()>& thread);
+// Bytes of the __shared__ variables of a kernel.
+size_t static_shared_bytes(const void* kernel);
 
 // Allows host code to touch device memory while it lives, for the emulated libraries.
 class Access {
@@ -92,7 +99,7 @@ inline const dim3& blockIdx = cuda_on_cpu::place.block;
 inline const dim3& blockDim = cuda_on_cpu::place.block_size;
 inline const dim3& gridDim = cuda_on_cpu::place.grid;
 #define __syncthreads() ::cuda_on_cpu::wait_for_block(__FILE__, __LINE__)
-#define __syncwarp() ::cuda_on_cpu::exchange(0, 0, __FILE__, __LINE__)
+#define __syncwarp() ::cuda_on_cpu::wait_for_warp(__FILE__, __LINE__)
 #define __shfl_xor_sync(mask, value, other) \
   ::cuda_on_cpu::shuffle(value, ::cuda_on_cpu::lane() ^ (other), __FILE__, __LINE__ + 0 * int(mask))
 #define __shfl_sync(mask, value, from) \
@@ -102,15 +109,18 @@ template <class T>
 T __ldg(const T* p) {
   return *p;
 }
-inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
-inline float __expf(float x) { return std::exp(x); }
-inline float __fdividef(float x, float y) { return x / y; }
-inline float __fadd_rn(float x, float y) { return x + y; }
-inline float __fmul_rn(float x, float y) { return x * y; }
-inline float __fdiv_rn(float x, float y) { return x / y; }
-inline float __fsqrt_rn(float x) { return std::sqrt(x); }
-inline double __dadd_rn(double x, double y) { return x + y; }
-inline double __dmul_rn(double x, double y) { return x * y; }
+namespace cuda_on_cpu {
+// Returns a result that the compiler fuses with no other operation.
+template <class T>
+T alone(T x) {
+  asm("" : "+x"(x));
+  return x;
+}
+}  // namespace cuda_on_cpu
+inline float __fadd_rn(float x, float y) {
+  return cuda_on_cpu::alone(cuda_on_cpu::alone(x) + cuda_on_cpu::alone(y));
+}
+inline float __fmul_rn(float x, float y) { return cuda_on_cpu::alone(x * y); }
 inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
 inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
 using std::max;
@@ -119,12 +129,15 @@ using std::min;
 // The run time.
 enum cudaError_t {
   cudaSuccess = 0,
+  cudaErrorInvalidValue = 1,
   cudaErrorMemoryAllocation = 2,
+  cudaErrorInvalidConfiguration = 9,
   cudaErrorStubLibrary = 34,
   cudaErrorInsufficientDriver = 35,
   cudaErrorNoDevice = 100,
   cudaErrorIllegalState = 401,
   cudaErrorNotReady = 600,
+  cudaErrorIllegalAddress = 700,
   cudaErrorNotSupported = 801,
   cudaErrorStreamCaptureUnsupported = 900,
   cudaErrorStreamCaptureInvalidated = 901,
@@ -216,6 +229,15 @@ void wait_for_all();
 void spend(double seconds);  // adds to the time that events measure
 bool on_device(const void* address);
 int graphs_launched();
+
+// Functions of errors.cpp. `report` keeps an error for cudaGetLastError, and returns it. Once the
+// GPU is broken, as by an illegal address, every call returns the error, to the end of the process.
+cudaError_t report(cudaError_t);
+cudaError_t last_error();
+void break_gpu(cudaError_t);  // cudaSuccess mends it
+cudaError_t broken();
+// Returns the error of a launch that no GPU takes.
+cudaError_t launch_error(const cudaLaunchConfig_t&, const void* kernel);
 }  // namespace cuda_on_cpu
 
 template <class... Parameters, class... Args>
@@ -223,7 +245,11 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
                                Args&&... args) {
   static_assert((sizeof(std::remove_cvref_t<Parameters>) + ... + 0) <= 4096,
                 "more arguments than every GPU takes");
+  const auto* address = reinterpret_cast<const void*>(kernel);
+  if (cudaError_t refused = cuda_on_cpu::launch_error(*config, address); refused != cudaSuccess)
+    return cuda_on_cpu::report(refused);
   return cuda_on_cpu::submit(config->stream, [c = *config, kernel, ... args = Parameters(args)] {
-    cuda_on_cpu::launch(c.gridDim, c.blockDim, c.dynamicSmemBytes, [&] { kernel(args...); });
+    cuda_on_cpu::launch(c.gridDim, c.blockDim, c.dynamicSmemBytes,
+                        reinterpret_cast<const void*>(kernel), [&] { kernel(args...); });
   });
 }

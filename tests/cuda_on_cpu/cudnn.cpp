@@ -211,8 +211,9 @@ Call planned(const Content& plan) {
 }  // namespace
 
 const char* cudnnGetErrorString(cudnnStatus_t status) {
-  return status == CUDNN_STATUS_NOT_SUPPORTED ? "CUDNN_STATUS_NOT_SUPPORTED"
-                                              : "CUDNN_STATUS_BAD_PARAM";
+  return status == CUDNN_STATUS_NOT_SUPPORTED      ? "CUDNN_STATUS_NOT_SUPPORTED"
+         : status == CUDNN_STATUS_EXECUTION_FAILED ? "CUDNN_STATUS_EXECUTION_FAILED"
+                                                   : "CUDNN_STATUS_BAD_PARAM";
 }
 void cudnnGetLastErrorString(char* message, size_t size) {
   std::snprintf(message, size, "emulated cuDNN");
@@ -319,6 +320,8 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
   const bool placed =
       call.is_attention() ? call.attention.place(places) : call.convolution.has_data();
   if (!placed || !workspace) return CUDNN_STATUS_BAD_PARAM;
+  // The library starts a kernel, and takes an older error for its own.
+  if (cuda_on_cpu::last_error() != cudaSuccess) return CUDNN_STATUS_EXECUTION_FAILED;
   cuda_on_cpu::submit(handle->stream, [call, workspace]() mutable {
     cuda_on_cpu::Access access;
     // Callers must not rely on the old contents.

@@ -6,9 +6,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
-#include <cstring>
 #include <set>
+
+#include "watch.hpp"
 
 namespace cuda_on_cpu {
 namespace {
@@ -201,8 +201,7 @@ bool DnnAttention::is_valid() const {
 }
 
 bool DnnAttention::has_plans() const {
-  const char* refuse = std::getenv("CUDNN_ON_CPU_REFUSE");
-  if (refuse && !std::strcmp(refuse, "attention")) return false;
+  if (dnn_refuses("attention")) return false;
   for (const DnnOperation& o : operations)
     for (const DnnTensor* t : {&o.x, &o.y}) {
       if (t->is_virtual || (t->type != CUDNN_DATA_BFLOAT16 && t->type != CUDNN_DATA_HALF)) continue;
@@ -248,6 +247,9 @@ bool DnnAttention::place(const std::map<int64_t, void*>& data) {
 void DnnAttention::run() const {
   Values values;
   for (const DnnOperation& o : operations) {
+    for (const DnnTensor* t : {&o.x, &o.b, &o.t})
+      if (t->is_in_memory()) reads(t->data, size_t(extent(*t)) * t->element_bytes());
+    if (o.y.is_in_memory()) writes(o.y.data, size_t(extent(o.y)) * o.y.element_bytes());
     if (is(o, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR))
       multiply(o, values);
     else if (is(o, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR))

@@ -4,6 +4,8 @@
 
 #include <vector>
 
+#include "watch.hpp"
+
 namespace cuda_on_cpu {
 namespace {
 
@@ -72,6 +74,7 @@ bool DnnConvolution::has_plans() {
   const DnnTensor &to = result(), &a = &to == &x ? y : x, &b = &to == &w ? y : w;
   if (a.type != b.type) return false;
   if (!keeps_floats) return to.type == a.type;
+  if (dnn_refuses("floats")) return false;
   return to.type == CUDNN_DATA_FLOAT && x.sizes[1] % 8 == 0 && y.sizes[1] % 8 == 0 && beta == 0;
 }
 
@@ -81,6 +84,13 @@ void DnnConvolution::run() {
   const bool forward = operation == CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR,
              data = operation == CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR;
   const DnnTensor& to = result();
+  for (const DnnTensor* t : {&x, &w, &y}) {
+    const size_t bytes = size_t(count_of(*t)) * t->element_bytes();
+    if (t == &to)
+      writes(t->data, bytes);
+    else
+      reads(t->data, bytes);
+  }
   std::vector<double> sums(size_t(count_of(to)));
   const int64_t channels = w.sizes[1];
   std::vector<float> xs, ws, ys;

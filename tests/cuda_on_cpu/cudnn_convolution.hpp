@@ -25,7 +25,8 @@ struct DnnConvolution {
   // True if the shapes and layouts fit each other.
   bool is_valid() const;
   // True if the library has plans: tensors of one type, or a sum that stays f32 in a second
-  // operation, for channels in multiples of 8.
+  // operation, for channels in multiples of 8. With CUDNN_ON_CPU_REFUSE=floats it has none of the
+  // latter.
   bool has_plans();
   DnnTensor& result();
   // True if all data are there and aligned as described.

@@ -4,12 +4,20 @@
 
 #include <array>
 #include <cstdint>
+#include <cstdlib>
+#include <string>
 
 #include "cudnn.h"
 #include "kernels/bf16_value.hpp"
 #include "kernels/f16_value.hpp"
 
 namespace cuda_on_cpu {
+
+// True if CUDNN_ON_CPU_REFUSE, a list, has the name: there are no plans for it.
+inline bool dnn_refuses(const std::string& what) {
+  const char* set = std::getenv("CUDNN_ON_CPU_REFUSE");
+  return set && ("," + std::string(set) + ",").find("," + what + ",") != std::string::npos;
+}
 
 struct DnnTensor {
   int64_t id = 0, alignment = 1;
@@ -22,6 +30,10 @@ struct DnnTensor {
 
   bool has_data() const {
     return data && reinterpret_cast<uintptr_t>(data) % uintptr_t(alignment) == 0;
+  }
+  bool is_in_memory() const { return data && !is_virtual && !is_by_value; }
+  size_t element_bytes() const {
+    return type == CUDNN_DATA_HALF || type == CUDNN_DATA_BFLOAT16 ? 2 : 4;
   }
   float read(int64_t i) const {
     if (is_by_value) return value;

@@ -2,9 +2,10 @@
 // Runs a kernel on the CPU. CUDA threads run on fibers, and blocks run one after the other. At a
 // barrier or a shuffle a thread gives way. Cases that CUDA leaves undefined are errors here:
 // threads of a block at different barriers, threads that ended while others wait, and lanes missing
-// from a shuffle. CUDA_ON_CPU_ORDER=reverse runs threads and blocks from the last to the first, so
-// a missing barrier changes results. With CUDA_ON_CPU_COUNT=1 the program prints the number of
-// launches at its end.
+// from a shuffle. A missing barrier changes results in another order: CUDA_ON_CPU_ORDER=reverse
+// runs threads and blocks from the last to the first, and CUDA_ON_CPU_ORDER=random in an order that
+// differs between blocks and between barriers, and follows from CUDA_ON_CPU_SEED. With
+// CUDA_ON_CPU_COUNT=1 the program prints the number of launches at its end.
 #include <ucontext.h>
 
 #include <cstdio>
@@ -18,6 +19,9 @@
 
 #include "cuda_runtime.h"
 #include "memory.hpp"
+#include "order.hpp"
+#include "shared_memory.hpp"
+#include "watch.hpp"
 
 namespace cuda_on_cpu {
 
@@ -44,6 +48,7 @@ struct Thread {
   // values of the last two shuffles; readers of the older one may not have run yet
   uint64_t exchanged[2] = {0, 0};
   int turn = 0;
+  bool at_barrier = false;  // waits for its warp at a barrier, not at a shuffle
   dim3 index;
   Fiber* fiber = nullptr;  // from its first instruction to its last
 };
@@ -57,7 +62,7 @@ struct Block {
   Thread* running = nullptr;
   const std::function<void()>* body = nullptr;
   Fiber scheduler;
-  bool reverse = false;
+  Order order;
   std::unique_ptr<GuardedMemory> shared;
 };
 Block b;
@@ -72,8 +77,7 @@ const struct Count {
 // Returns the next thread of this pass that can go on, or null at the end of the pass.
 Thread* next_ready() {
   while (b.turns < b.count) {
-    const size_t k = b.turns++;
-    Thread& t = b.threads[b.reverse ? b.count - 1 - k : k];
+    Thread& t = b.threads[b.order.at(b.turns++)];
     if (t.state == Thread::ready) return &t;
   }
   return nullptr;
@@ -82,6 +86,7 @@ Thread* next_ready() {
 void run_here(Thread* t) {
   b.running = t;
   place.thread = t->index;
+  running.number = uint16_t(t - b.threads.data());
 }
 
 void fiber_main();
@@ -177,6 +182,10 @@ bool release(size_t begin, size_t end, Thread::State state) {
       throw std::runtime_error("threads part at a barrier: " + describe(begin) + ", " +
                                describe(i));
   }
+  if (state == Thread::at_block)
+    running.pass_barrier();
+  else if (b.threads[begin].at_barrier)
+    ++running.warp_barriers[begin / 32];
   for (size_t i = begin; i < end; ++i) b.threads[i].state = Thread::ready;
   return true;
 }
@@ -184,10 +193,14 @@ bool release(size_t begin, size_t end, Thread::State state) {
 void run_block() {
   size_t n = b.count;
   for (size_t i = 0; i < n; ++i) b.threads[i].state = Thread::ready;
+  running.begin_block();
   for (;;) {
     b.turns = 0;
+    b.order.begin(n);
     Thread* const begins = next_ready();
+    running.in_kernel = watches();
     if (begins) switch_from(b.scheduler, begins);
+    running.in_kernel = false;
     b.running = nullptr;
     bool any = begins != nullptr;
     size_t ended = 0, waiting_for_block = 0;
@@ -220,6 +233,12 @@ void wait_for_block(const char* file, int line) {
   give_way(Thread::at_block);
 }
 
+void wait_for_warp(const char* file, int line) {
+  b.running->at_barrier = true;
+  exchange(0, 0, file, line);
+  b.running->at_barrier = false;
+}
+
 uint64_t exchange(uint64_t value, int from, const char* file, int line) {
   Thread* self = b.running;
   const size_t index = size_t(self - b.threads.data());
@@ -234,23 +253,22 @@ uint64_t exchange(uint64_t value, int from, const char* file, int line) {
   return b.threads[other].exchanged[turn];
 }
 
-void launch(dim3 grid, dim3 block, size_t dynamic_shared_bytes,
+void launch(dim3 grid, dim3 block, size_t dynamic_shared_bytes, const void* kernel,
             const std::function<void()>& thread) {
-  size_t count = size_t(block.x) * block.y * block.z;
-  if (count == 0 || count > 1024 || block.z > 64 || grid.y > 65535 || grid.z > 65535 ||
-      dynamic_shared_bytes > 227 * 1024)
-    throw std::runtime_error("a launch that no GPU takes: " + std::to_string(count) + " threads, " +
-                             std::to_string(dynamic_shared_bytes) + " bytes of shared memory");
+  const size_t count = size_t(block.x) * block.y * block.z;
   ++launches;
-  const char* order = std::getenv("CUDA_ON_CPU_ORDER");
-  b.reverse = order && std::string(order) == "reverse";
+  b.order = Order();
   if (b.threads.size() < count) b.threads.resize(count);
   b.count = count;
   b.body = &thread;
   place.grid = grid;
   place.block_size = block;
   b.shared = dynamic_shared_bytes ? std::make_unique<GuardedMemory>(dynamic_shared_bytes) : nullptr;
-  if (b.shared) b.shared->open(true);
+  if (b.shared) {
+    b.shared->open(true);
+    watch_memory(b.shared->data(), dynamic_shared_bytes, Memory::shared);
+  }
+  running.begin_launch(kernel);
   for (size_t i = 0; i < count; ++i) {
     Thread& t = b.threads[i];
     t.turn = 0;
@@ -258,12 +276,16 @@ void launch(dim3 grid, dim3 block, size_t dynamic_shared_bytes,
                    unsigned(i / block.x / block.y));
   }
   Access access;
-  size_t blocks = size_t(grid.x) * grid.y * grid.z;
+  StaticShared statics;
+  const size_t blocks = size_t(grid.x) * grid.y * grid.z;
+  Order of_blocks = b.order;
+  of_blocks.begin(blocks);
   for (size_t k = 0; k < blocks; ++k) {
-    size_t i = b.reverse ? blocks - 1 - k : k;
+    const size_t i = of_blocks.at(k);
     place.block =
         dim3(unsigned(i % grid.x), unsigned(i / grid.x % grid.y), unsigned(i / grid.x / grid.y));
     if (b.shared) std::memset(b.shared->data(), 0xff, dynamic_shared_bytes);  // NaN
+    statics.before_block(k);
     try {
       run_block();
     } catch (...) {

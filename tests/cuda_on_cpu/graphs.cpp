@@ -29,11 +29,10 @@ int graphs_launched() { return launched; }
 
 cudaError_t invalidate(cudaStream_t stream, cudaError_t error) {
   stream->invalidated = true;
-  return error;
+  return report(error);
 }
 cudaError_t unsafe_call() {
-  return capturing_here ? invalidate(capturing_here, cudaErrorStreamCaptureUnsupported)
-                        : cudaSuccess;
+  return capturing_here ? invalidate(capturing_here, cudaErrorStreamCaptureUnsupported) : broken();
 }
 cudaError_t default_stream_use() {
   return capturing_here && capturing_here->blocking
@@ -46,8 +45,9 @@ cudaError_t default_stream_use() {
 using namespace cuda_on_cpu;
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
-  if (!stream || mode != cudaStreamCaptureModeThreadLocal) return cudaErrorStreamCaptureUnsupported;
-  if (stream->capture || capturing_here) return cudaErrorIllegalState;
+  if (!stream || mode != cudaStreamCaptureModeThreadLocal)
+    return report(cudaErrorStreamCaptureUnsupported);
+  if (stream->capture || capturing_here) return report(cudaErrorIllegalState);
   stream->capture = std::make_unique<EmulatedGraph>();
   stream->invalidated = false;
   capturing_here = stream;
@@ -56,17 +56,17 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mo
 
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* out) {
   *out = nullptr;
-  if (!stream || !stream->capture) return cudaErrorIllegalState;
-  if (capturing_here != stream) return cudaErrorStreamCaptureWrongThread;
+  if (!stream || !stream->capture) return report(cudaErrorIllegalState);
+  if (capturing_here != stream) return report(cudaErrorStreamCaptureWrongThread);
   capturing_here = nullptr;
   std::unique_ptr<EmulatedGraph> graph = std::move(stream->capture);
-  if (stream->invalidated) return cudaErrorStreamCaptureInvalidated;
+  if (stream->invalidated) return report(cudaErrorStreamCaptureInvalidated);
   *out = graph.release();
   return cudaSuccess;
 }
 
 cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* count) {
-  if (nodes) return cudaErrorNotSupported;
+  if (nodes) return report(cudaErrorNotSupported);
   *count = graph->nodes.size();
   return cudaSuccess;
 }

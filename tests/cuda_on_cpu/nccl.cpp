@@ -17,6 +17,8 @@
 #include <memory>
 #include <string>
 
+#include "watch.hpp"
+
 namespace {
 
 constexpr int kMostRanks = 16;
@@ -51,6 +53,16 @@ bool asked_for(const std::string& what) {
   return text && what + "@" + std::to_string(operations) == text;
 }
 
+// Copies between memory of the GPU and slots.
+void take(char* slot, const char* from, size_t bytes) {
+  cuda_on_cpu::reads(from, bytes);
+  std::memcpy(slot, from, bytes);
+}
+void give(char* to, const char* slot, size_t bytes) {
+  cuda_on_cpu::writes(to, bytes);
+  std::memcpy(to, slot, bytes);
+}
+
 template <class T>
 void add(void* into, const void* from, size_t count) {
   for (size_t i = 0; i < count; ++i) static_cast<T*>(into)[i] += static_cast<const T*>(from)[i];
@@ -75,6 +87,7 @@ struct EmulatedNccl {
   }
   bool all_here() const { return shared->arrived.load() >= barriers * ranks; }
   void sum(void* into, size_t offset, size_t count, ncclDataType_t type) const {
+    cuda_on_cpu::writes(into, count * size_of(type));
     std::memset(into, 0, count * size_of(type));
     for (int r = 0; r < ranks; ++r)
       (type == ncclFloat64 ? add<double> : add<float>)(into, shared->slots[r] + offset, count);
@@ -198,7 +211,7 @@ ncclResult_t ncclAllReduce(const void* send, void* recv, size_t count, ncclDataT
   return submit(
       comm, stream, cut.pieces(),
       [=](size_t p) {
-        std::memcpy(comm->shared->slots[comm->rank], at(send, cut.begin(p)), cut.length(p));
+        take(comm->shared->slots[comm->rank], at(send, cut.begin(p)), cut.length(p));
       },
       [=](size_t p) { comm->sum(at(recv, cut.begin(p)), 0, cut.length(p) / size_of(type), type); });
 }
@@ -211,8 +224,8 @@ ncclResult_t ncclReduceScatter(const void* send, void* recv, size_t count, ncclD
       comm, stream, cut.pieces(),
       [=](size_t p) {
         for (int r = 0; r < comm->ranks; ++r)
-          std::memcpy(comm->shared->slots[comm->rank] + size_t(r) * most,
-                      at(send, size_t(r) * cut.bytes + cut.begin(p)), cut.length(p));
+          take(comm->shared->slots[comm->rank] + size_t(r) * most,
+               at(send, size_t(r) * cut.bytes + cut.begin(p)), cut.length(p));
       },
       [=](size_t p) {
         comm->sum(at(recv, cut.begin(p)), size_t(comm->rank) * most, cut.length(p) / size_of(type),
@@ -226,11 +239,11 @@ ncclResult_t ncclAllGather(const void* send, void* recv, size_t count, ncclDataT
   return submit(
       comm, stream, cut.pieces(),
       [=](size_t p) {
-        std::memcpy(comm->shared->slots[comm->rank], at(send, cut.begin(p)), cut.length(p));
+        take(comm->shared->slots[comm->rank], at(send, cut.begin(p)), cut.length(p));
       },
       [=](size_t p) {
         for (int r = 0; r < comm->ranks; ++r)
-          std::memcpy(at(recv, size_t(r) * cut.bytes + cut.begin(p)), comm->shared->slots[r],
-                      cut.length(p));
+          give(at(recv, size_t(r) * cut.bytes + cut.begin(p)), comm->shared->slots[r],
+               cut.length(p));
       });
 }

@@ -40,6 +40,14 @@ void on_fault(int signal, siginfo_t* info, void*) {
   usual.sa_handler = SIG_DFL;
   sigaction(signal, &usual, nullptr);  // the faulting instruction runs again and ends the program
 }
+void on_trap(int signal, siginfo_t*, void*) {
+  constexpr const char* kText =
+      "cuda_on_cpu: a kernel touched memory at an address that its type does not allow\n";
+  [[maybe_unused]] ssize_t written = ::write(2, kText, std::strlen(kText));
+  struct sigaction usual {};
+  usual.sa_handler = SIG_DFL;
+  sigaction(signal, &usual, nullptr);
+}
 
 void watch_faults() {
   static const bool once = [] {
@@ -47,6 +55,8 @@ void watch_faults() {
     action.sa_sigaction = on_fault;
     action.sa_flags = SA_SIGINFO;
     sigaction(SIGSEGV, &action, nullptr);
+    action.sa_sigaction = on_trap;
+    sigaction(SIGILL, &action, nullptr);
     return true;
   }();
   (void)once;
@@ -65,8 +75,12 @@ GuardedMemory::GuardedMemory(size_t bytes) : bytes_(bytes) {
     std::memset(data_, 0xff, bytes);
   }
   open(open_count > 0);
+  watch_memory(data_, bytes_, Memory::device);
 }
-GuardedMemory::~GuardedMemory() { munmap(pages_, length_); }
+GuardedMemory::~GuardedMemory() {
+  forget_memory(data_);
+  munmap(pages_, length_);
+}
 void GuardedMemory::open(bool opened) {
   mprotect(pages_ + kPage, length_ - 2 * kPage, opened ? PROT_READ | PROT_WRITE : PROT_NONE);
 }
@@ -110,9 +124,6 @@ bool cuda_on_cpu::on_device(const void* address) {
   return false;
 }
 
-const char* cudaGetErrorString(cudaError_t) { return "an error"; }
-const char* cudaGetErrorName(cudaError_t) { return "cudaError"; }
-cudaError_t cudaGetLastError() { return cudaSuccess; }
 // Returns one GPU, or the number in CUDA_ON_CPU_GPUS.
 cudaError_t cudaGetDeviceCount(int* count) {
   const char* gpus = std::getenv("CUDA_ON_CPU_GPUS");
@@ -160,12 +171,14 @@ cudaError_t cudaFree(void* memory) {
 cudaError_t cudaMallocHost(void** out, size_t bytes) {
   if (cudaError_t refused = cuda_on_cpu::unsafe_call(); refused != cudaSuccess) return refused;
   *out = std::malloc(bytes);
+  cuda_on_cpu::watch_memory(*out, bytes, cuda_on_cpu::Memory::host);
   pinned()[static_cast<char*>(*out)] = static_cast<char*>(*out) + bytes;
   return cudaSuccess;
 }
 cudaError_t cudaFreeHost(void* memory) {
   if (cudaError_t refused = cuda_on_cpu::unsafe_call(); refused != cudaSuccess) return refused;
   cuda_on_cpu::wait_for_all();
+  cuda_on_cpu::forget_memory(memory);
   pinned().erase(static_cast<char*>(memory));
   std::free(memory);
   return cudaSuccess;
@@ -173,6 +186,7 @@ cudaError_t cudaFreeHost(void* memory) {
 namespace {
 void fill(void* memory, int value, size_t bytes) {
   Access access;
+  cuda_on_cpu::writes(memory, bytes);
   auto* at = static_cast<char*>(memory);
   if (size_t head =
           (cuda_on_cpu::kPage - reinterpret_cast<uintptr_t>(memory) % cuda_on_cpu::kPage) %
@@ -204,10 +218,10 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
     return cuda_on_cpu::invalidate(stream, cudaErrorStreamCaptureUnsupported);
   const cudaError_t status = cuda_on_cpu::submit(stream, [=] {
     Access access;
+    cuda_on_cpu::reads(from, bytes);
+    cuda_on_cpu::writes(to, bytes);
     std::memcpy(to, from, bytes);
   });
   if (waits) cuda_on_cpu::wait(stream);
   return status;
 }
-
-cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) { return cudaSuccess; }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cuda_runtime.h"
+#include "watch.hpp"
 
 struct EmulatedGraph {
   std::vector<std::function<void()>> nodes;
@@ -21,12 +22,16 @@ struct EmulatedEvent {
   std::shared_ptr<double> at_s = std::make_shared<double>(0);
   // true if the last record was in a capture
   bool captured = false;
+  cuda_on_cpu::Clock clock;  // of the last record
 };
 struct EmulatedStream {
   std::deque<std::function<bool()>> work;  // each returns true when it is done
   bool blocking = false;                   // made without cudaStreamNonBlocking
   std::unique_ptr<EmulatedGraph> capture;  // set while the stream captures
   bool invalidated = false;                // a forbidden call has ended the capture
+  const size_t number = cuda_on_cpu::take_stream_number();
+  cuda_on_cpu::Clock clock;
+  ~EmulatedStream() { cuda_on_cpu::return_stream_number(number); }
 };
 
 namespace cuda_on_cpu {

@@ -43,6 +43,12 @@ std::string norm_text(const json& options) {
   return text + renamed("batchnorm_eps", "eps") + renamed("batchnorm_momentum", "momentum");
 }
 
+// Returns a name of the published program's model as names of sets have it.
+std::string plain_name(const std::string& name) {
+  const std::string rest = name.substr(name.find('.') + 1);  // without "module."
+  return std::regex_replace(rest, std::regex("_feature_blocks[.]"), "");
+}
+
 // Returns the kind of model that trains with a published loss.
 std::string kind_of(const CaseFile& file, const std::string& loss) {
   static const std::map<std::string, std::string> kinds = {
@@ -82,9 +88,12 @@ SslRecipe::SslRecipe(const CaseFile& file) : file_(file), config_(file.config())
       if (v == 0 || sizes[v] != sizes[v - 1]) groups.push_back(0);
       ++groups.back();
     }
+    const json& rate = config_.at("optim").at("param_schedulers").at("lr");
+    // The recorded loop has one epoch, so rates that change at its start are those of the first
+    // step.
     deck_ = model_text() + optimizer_text() + rules_text() +
-            "[schedule.default]\nkind = 'phases'\nupdate = 'step'\n" +
-            phases_text(config_.at("optim").at("param_schedulers").at("lr"));
+            "[schedule.default]\nkind = 'phases'\n" + Renamed{rate}("update_interval", "update") +
+            phases_text(rate);
   } catch (const json::exception& e) {
     file.fail("config", e.what());
   }
@@ -198,7 +207,7 @@ std::string SslRecipe::rules_text() const {
   if (config_.contains("frozen"))
     for (const json& one : config_["frozen"]) {
       const auto name = one.at(0).get<std::string>();
-      frozen[name.substr(name.find('.') + 1)] = one.at(1).get<int64_t>();  // without "module."
+      frozen[plain_name(name)] = one.at(1).get<int64_t>();
     }
   std::string text;
   for (const auto& [group, names] : config_.at("groups").items()) {

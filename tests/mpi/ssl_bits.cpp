@@ -54,7 +54,7 @@ const std::vector<Kind> kKinds = {
      false},
     {"moco",
      {2},
-     {16},  // the shuffled examples are those of a pass
+     {16},  // passes are refused, as the whole batch is shuffled
      "momentum = 0.9\nshuffle = true\nloss = { queue_size = 64 }\n"
      "[[model.head]]\nkind = 'mlp'\nlayers = [8]\n",
      false,
@@ -72,9 +72,12 @@ const std::vector<Kind> kKinds = {
      "4 }\n",
      false},
     {"npid",
-     {1},
-     {16},
-     "loss = { samples = 96, negatives = 20 }\n[[model.head]]\nkind = 'mlp'\nlayers = [8]\n",
+     {2},
+     {16},  // views are joined
+     "loss = { samples = 96, negatives = 20 }\n"
+     "[[model.head]]\nkind = 'mlp'\nlayers = [12]\n"
+     "[[model.head]]\nkind = 'siamese_concat_view'\ntowers = 2\n"
+     "[[model.head]]\nkind = 'mlp'\nlayers = [8]\n",
      false},
 };
 

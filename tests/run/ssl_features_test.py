@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Evaluators and extract read the vector that the head of a self-supervised model reads, if no key names a tap."""
+"""Evaluators and extract read the vector that the head of a self-supervised model reads, if no key names a tap; predictions come from
+a chosen probe."""
 import h5py
 
 import harness
@@ -21,6 +22,26 @@ class Features(SelfSupervised, harness.RunTest):
         with h5py.File(f"{self.dir}/extract/plain.h5") as f:
             self.assertEqual(list(f["features"]), ["flatten"])
             self.assertEqual(f["features/flatten"].shape, (40, 32))  # a ResNet-18 of width 4
+
+    def test_predictions_of_a_probe(self):
+        self.make_images()
+        self.use("linear_probe")
+        rank = 'eval.rank={kind="classification", data="train", probe="PROBE", k=[1], every_steps=4}'
+        args = [self.deck(), "--dir", self.dir]
+        self.expect(0, args=[*args, *harness.sets("train.total_steps=4", rank.replace("PROBE", "flatten"))])
+        top1 = self.rows("eval")[-1]["top1"]
+        predict = [*args, "--mode", "predict", *harness.sets("predict.evaluator=rank")]
+        for probe in ("flatten", "res4"):
+            out = f"{self.folder}/{probe}.h5"
+            self.expect(0, args=[*predict, *harness.sets(rank.replace("PROBE", probe), f"predict.out={out}")], ranks=2)
+            with h5py.File(out) as f:
+                self.assertEqual(f["logit"].shape, (40, 5))
+                right = (f["prediction"][:] == f["label"][:]).mean()
+                self.assertEqual((f["logit"][:].argmax(axis=1) != f["prediction"][:]).sum(), 0)
+                if probe == "flatten":
+                    self.assertAlmostEqual(right, top1)
+        self.expect(2, 'eval.rank', 'there is no "res9"', "the model has the probes res4, flatten",
+                    args=[*predict, *harness.sets(rank.replace("PROBE", "res9"))])
 
 
 harness.main()

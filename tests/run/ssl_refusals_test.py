@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """Bad input of self-supervised models and probes: each message names key, value and way out, and nothing is trained."""
-from ssl_harness import SelfSupervised
+from ssl_harness import SelfSupervised, head
 
 import harness
 
@@ -52,8 +52,29 @@ class Refusals(SelfSupervised, harness.RunTest):
                     "set it to 2, or train.micro_batch to 4", ranks=2)
         self.refuse("simclr", [("width = 4, group_examples = 2", "width = 4, group_examples = 3")],
                     "model.trunk.group_examples = 3 leaves an uneven group", "set it to 2 or 4", ranks=2)
-        self.refuse("barlow_twins", [("on = true, group_examples = 2", "on = true")], "batch_norm.group_examples of the head = 0",
+        self.refuse("barlow_twins", [("on = true, group_examples = 2", "on = true")], "model.head[0].batch_norm.group_examples = 0",
                     "accumulation splits into 4 passes")
+
+        self.refuse("linear_probe", [("group_examples = 2", "group_examples = 3")],
+                    "model.probe[0].head.batch_norm.group_examples = 3 leaves an uneven group")
+        self.refuse("moco", ["model.shuffle=true"], "model.shuffle = true draws an order of the whole global batch",
+                    "splits into 4 passes", "set train.micro_batch to 8")
+
+    def test_heads_that_do_not_fit(self):
+        check, swav = ["--validate"], head("swav", "layers = [8]\nprototypes = [9]\n")
+        for name in ("moco", "npid"):
+            keys = ["model.loss.loss_weights=[1, 1]"] if name == "npid" else []
+            self.refuse(name, [(head("mlp", "layers = [8]\n"), swav), *keys], 'model.head[0].kind = "swav": has ', "outputs of 8, 9 values"
+                        if name == "npid" else "outputs, of 8, 9 values", "end with a head of kind mlp", args=check)
+        self.refuse("swav", [('kind = "swav"\nlayers = [16, 8]\nprototypes = [9]', 'kind = "mlp"\nlayers = [16, 8]')],
+                    'model.head[0].kind = "mlp": has no prototypes', "end with a head of kind swav", args=check)
+        self.refuse("simclr", [('kind = "mlp"', 'kind = "eval_mlp"\nchannels = 7')], "model.head[0].channels = 7, but the head reads 32",
+                    args=check)
+        towers = head("siamese_concat_view", "towers = {}\n")
+        self.refuse("simclr", [("[[model.head]]", towers.format(2) + "[[model.head]]")], "model.views", "one view", args=check)
+        self.refuse("npid", [("[[model.head]]", towers.format(2) + "[[model.head]]"), "model.views=[3]"],
+                    "towers = 2 does not divide the 3 views", args=check)
+        self.refuse("moco", [("[[model.head]]", towers.format(1) + "[[model.head]]"), "model.head.0.towers=2"], "leave it out", args=check)
 
     def test_taps(self):
         self.refuse("linear_probe", [('tap = "res4"', 'tap = "res6"')], 'model.probe "res6"', 'there is no tap "res6"', "did you mean",

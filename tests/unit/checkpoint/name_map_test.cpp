@@ -108,6 +108,45 @@ TEST(NameMap, EverythingMustFit) {
   says(problem(other, {}), {"Not one tensor could be loaded; the names in the file begin with a"});
 }
 
+// Returns tensors of a ViT that show its sizes.
+using Tensors = std::vector<std::pair<std::string, std::vector<int64_t>>>;
+Tensors vit(int64_t depth, int64_t width, int64_t heads = 2, int64_t patch = 8) {
+  Tensors out = {{"encoder/embedding/kernel", {patch, patch, 3, width}}};
+  for (int64_t i = 0; i < depth; ++i) {
+    const std::string block = fmt::format("encoder/Transformer/encoderblock_{}", i);
+    out.push_back({block + "/MlpBlock_0/Dense_0/kernel", {width, 48}});
+    out.push_back(
+        {block + "/MultiHeadDotProductAttention_0/query/kernel", {width, heads, width / heads}});
+  }
+  return out;
+}
+
+TEST(NameMap, ViTOfAnotherForm) {
+  auto refused = [](const Tensors& file, const Tensors& model, const std::string& more = "") {
+    std::vector<Wanted> wanted;
+    for (const auto& [name, shape] : model) wanted.push_back({name, shape});
+    if (!more.empty()) wanted.push_back({more, {1}});
+    try {
+      checkpoint::plan_init(wanted, File(file), {});
+    } catch (const base::Error& e) {
+      EXPECT_EQ(e.code(), more.empty() ? base::Exit::config : base::Exit::checkpoint);
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  says(
+      refused(vit(2, 32), vit(3, 32)),
+      {"model.trunk.depth = 3: the file holds a ViT of depth 2, width 32, mlp 48, heads 2, patch 8",
+       "this model has a ViT of depth 3", "make model.trunk the same, or take another file",
+       "missing in the file: encoder/Transformer/encoderblock_2/MlpBlock_0/Dense_0/kernel"});
+  says(refused(vit(3, 32), vit(2, 32)), {"model.trunk.depth = 2: ", "only in the file: "});
+  says(refused(vit(2, 32), vit(2, 64)), {"model.trunk.width = 64: "});
+  says(refused(vit(2, 32), vit(2, 32, 4)), {"model.trunk.heads = 4: "});
+  says(refused(vit(2, 32), vit(2, 32, 2, 16)), {"model.trunk.patch = 16: "});
+  // Captioners have other keys, and list what is missing.
+  says(refused(vit(2, 32), vit(3, 32), "decoder/a"), {"missing in the file: encoder/Transformer"});
+}
+
 TEST(NameMap, DontLoad) {
   File file({{"encoder/a", {2}},
              {"encoder/pos_embedding", {1, 4, 3}},

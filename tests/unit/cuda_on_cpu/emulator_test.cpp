@@ -3,15 +3,14 @@
 #include <gtest/gtest.h>
 #include <nvtx3/nvToolsExt.h>
 
-#include <cstdlib>
+#include <cmath>
 #include <string>
 #include <vector>
 
 #include "device/gpu.hpp"
-#include "device/memory.hpp"
 #include "device/range.hpp"
+#include "emulated_gpu.hpp"
 #include "kernels/cuda/block.cuh"
-#include "kernels/cuda/launch.cuh"
 #include "kernels/elementwise.hpp"
 
 namespace {
@@ -27,29 +26,17 @@ __global__ void turn_around(float* x) {
   if (form == Form::right || (form == Form::some_wait && threadIdx.x < 40)) __syncthreads();
   x[threadIdx.x] = all[63 - threadIdx.x];
 }
+// Thread 1 reads what two others write, one of them before it in either order.
+__global__ void hears_a_neighbour(float* x) {
+  __shared__ float said;
+  if (threadIdx.x == 0 || threadIdx.x == 2) said = 5;
+  if (threadIdx.x == 1) x[1] = said;
+}
 __global__ void sums(float* x) {
   __shared__ BlockShared<float> shared;
   x[threadIdx.x] = block_sum(x[threadIdx.x], shared) + 1000 * block_max(x[threadIdx.x], shared);
 }
 __global__ void past_the_end(float* x) { x[threadIdx.x + 64] = 1; }
-
-class EmulatedGpu : public testing::Test {
- protected:
-  EmulatedGpu() : queue_(device::Kind::cuda), buffer_(device::Kind::cuda, ledger_, "test", 256) {}
-  std::vector<float> run(void (*kernel)(float*), const char* order) {
-    setenv("CUDA_ON_CPU_ORDER", order, 1);
-    std::vector<float> x(64);
-    for (size_t i = 0; i < 64; ++i) x[i] = float(i);
-    device::upload(buffer_.view(device::DType::f32), x.data(), queue_);
-    launch(kernel, dim3(1), dim3(64), 0, queue_, static_cast<float*>(buffer_.data()));
-    device::download(x.data(), buffer_.view(device::DType::f32), queue_);
-    unsetenv("CUDA_ON_CPU_ORDER");
-    return x;
-  }
-  device::Queue queue_;
-  device::Ledger ledger_;
-  device::Buffer buffer_;
-};
 
 TEST_F(EmulatedGpu, RunsThreadsOfABlockTogether) {
   for (const char* order : {"forward", "reverse"}) {
@@ -64,6 +51,19 @@ TEST_F(EmulatedGpu, RunsThreadsOfABlockTogether) {
 TEST_F(EmulatedGpu, AMissingBarrierShowsInTheOrder) {
   EXPECT_NE(run(turn_around<Form::no_barrier>, "forward"),
             run(turn_around<Form::no_barrier>, "reverse"));
+}
+
+TEST_F(EmulatedGpu, ARaceThatBothOrdersHideShowsInRandomOnes) {
+  EXPECT_EQ(run(hears_a_neighbour, "forward")[1], 5);
+  EXPECT_EQ(run(hears_a_neighbour, "reverse")[1], 5);
+  int found = 0;
+  for (int seed = 1; seed <= 20; ++seed) {
+    const Set set("CUDA_ON_CPU_SEED", std::to_string(seed).c_str());
+    found += std::isnan(run(hears_a_neighbour, "random")[1]);
+    EXPECT_EQ(run(turn_around<Form::right>, "random"), run(turn_around<Form::right>, "forward"));
+  }
+  EXPECT_GT(found, 0);
+  EXPECT_LT(found, 20);
 }
 
 TEST_F(EmulatedGpu, ABarrierThatSomeMissIsAnError) {
@@ -89,6 +89,7 @@ TEST_F(EmulatedGpuDeathTest, MemoryIsGuarded) {
 TEST_F(EmulatedGpu, RefusesLaunchesThatNoGpuTakes) {
   EXPECT_THROW(launch(sums, dim3(1), dim3(2048), 0, queue_, static_cast<float*>(nullptr)),
                std::runtime_error);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorInvalidConfiguration);
 }
 
 // Work behind pending work waits for it, in its own stream and in streams that wait for an event of
@@ -106,6 +107,7 @@ TEST(EmulatedStreams, KeepTheirOrder) {
   event.wait(two);
   cuda_on_cpu::submit(device::stream_of(two), add('b'));
   EXPECT_EQ(cudaStreamQuery(device::stream_of(two)), cudaErrorNotReady);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorNotReady);
   EXPECT_EQ(ran, "a");
   ready = true;
   two.synchronize();

@@ -5,13 +5,14 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstdlib>
+#include <string>
 #include <vector>
 
 #include "base/log.hpp"
-#include "device/memory.hpp"
+#include "emulated_gpu.hpp"
 #include "kernels/attention.hpp"
 #include "kernels/cast.hpp"
+#include "kernels/convolution.hpp"
 #include "kernels/gemm.hpp"
 #include "kernels/gemm_search.hpp"
 #include "kernels/paths.hpp"
@@ -20,17 +21,6 @@ namespace {
 
 using namespace kernels;
 using device::Kind;
-
-// A variable of the environment while the object lives.
-class Set {
- public:
-  Set(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
-  ~Set() { unsetenv(name_); }
-  Set(const Set&) = delete;
-
- private:
-  const char* name_;
-};
 
 class Fallbacks : public testing::Test {
  protected:
@@ -112,30 +102,98 @@ TEST_F(Fallbacks, AttentionWithoutProductsOfABatch) {
   EXPECT_EQ(warnings(), 1);
 }
 
-TEST_F(Fallbacks, EpiloguesOfProducts) {
-  constexpr int64_t kRows = 24, kColumns = 16, kInner = 40;
-  const device::Buffer a = numbers(kRows * kInner, DType::bf16),
-                       c = numbers(kRows * kColumns, DType::bf16),
-                       y = numbers(kRows * kColumns, DType::bf16);
-  auto result = [&] {
-    run(Gemm{.c = c.view(DType::bf16).slice(0, kRows * kColumns),
-             .a = a.view(DType::bf16),
-             .b = a.view(DType::bf16).slice(0, kInner * kColumns),
-             .m = kRows,
-             .n = kColumns,
-             .k = kInner,
-             .gelu = y.view(DType::bf16).slice(0, kRows * kColumns)},
-        queue_);
-    return read(y.view(DType::bf16).slice(0, kRows * kColumns));
-  };
-  const std::vector<float> fused = result();
-  EXPECT_EQ(count_of(Path::fallback), 0);
-  const Set set("CUBLASLT_ON_CPU_REFUSE", "gelu");
+// A product that one kernel of the library does, with its epilogue.
+class FallbacksOfProducts : public Fallbacks {
+ protected:
+  static constexpr int64_t kRows = 24, kColumns = 16, kInner = 40, kCount = kRows * kColumns;
+  // Returns all results.
+  std::vector<float> result(const std::string& epilogue, DType type) {
+    const device::Buffer a = numbers(kRows * kInner, type), c = numbers(kCount, type),
+                         y = numbers(kCount, type);
+    Gemm g{.c = c.view(type).slice(0, kCount),
+           .a = a.view(type).slice(0, kRows * kInner),
+           .b = a.view(type).slice(0, kInner * kColumns),
+           .m = kRows,
+           .n = kColumns,
+           .k = kInner};
+    if (epilogue == "bias") g.bias = a.view(type).slice(0, kColumns);
+    if (epilogue == "gelu") g.gelu = y.view(type).slice(0, kCount);
+    if (epilogue == "dgelu") g.gelu_of = y.view(type).slice(0, kCount);
+    run(g, queue_);
+    std::vector<float> out = read(g.c);
+    if (epilogue == "gelu")
+      for (float x : read(g.gelu)) out.push_back(x);
+    return out;
+  }
+};
+
+TEST_F(FallbacksOfProducts, Epilogues) {
+  int64_t refused = 0;
+  for (const char* epilogue : {"bias", "gelu", "dgelu"})
+    for (DType type : {DType::bf16, DType::f32}) {
+      queue_.set_tf32(type == DType::f32);  // else the library's GELU is not exact enough for f32
+      const std::vector<float> fused = result(epilogue, type);
+      EXPECT_EQ(count_of(Path::fallback), refused);
+      const Set set("CUBLASLT_ON_CPU_REFUSE", epilogue);
+      use_gemm_choices("");
+      const int64_t before = warnings();
+      const std::vector<float> first = result(epilogue, type);
+      EXPECT_EQ(first, result(epilogue, type));
+      expect_near(first, fused, type == DType::f32 ? 1e-5f : 0.01f);
+      EXPECT_EQ(count_of(Path::fallback), refused += 2) << epilogue;
+      EXPECT_EQ(warnings(), before + 1) << "a line for each shape";
+      use_gemm_choices("");
+    }
+}
+
+TEST_F(FallbacksOfProducts, AllAtOnce) {
+  const Set set("CUBLASLT_ON_CPU_REFUSE", "split,bias,gelu,dgelu");
   use_gemm_choices("");
-  const std::vector<float> first = result();
-  EXPECT_EQ(first, result());
-  expect_near(first, fused, 0.01f);
-  EXPECT_EQ(count_of(Path::fallback), 2);
+  for (const char* epilogue : {"bias", "gelu", "dgelu"}) result(epilogue, DType::bf16);
+  EXPECT_EQ(count_of(Path::fallback), 3);
+  use_gemm_choices("");
+}
+
+// Algorithms may need all of the workspace, and get it.
+TEST_F(FallbacksOfProducts, TheWorkspaceIsThere) {
+  const std::vector<float> without = result("gelu", DType::bf16);
+  for (size_t bytes : {kGemmWorkspace, kGemmWorkspace + 1}) {
+    const Set set("CUBLASLT_ON_CPU_WORKSPACE", std::to_string(bytes).c_str());
+    use_gemm_choices("");
+    if (bytes == kGemmWorkspace)
+      EXPECT_EQ(result("gelu", DType::bf16), without);
+    else
+      EXPECT_ANY_THROW(result("gelu", DType::bf16)) << "not even a plain product has a kernel";
+  }
+  use_gemm_choices("");
+}
+
+TEST_F(Fallbacks, ConvolutionsWithoutF32Results) {
+  const ConvolutionShape shape{.window = {.batch = 2,
+                                          .height = 5,
+                                          .width = 5,
+                                          .kernel_height = 3,
+                                          .kernel_width = 3,
+                                          .stride = 1,
+                                          .padding = 1},
+                               .in = 8,
+                               .out = 8};
+  const int64_t pixels = 2 * 25 * 8;
+  const device::Buffer x = numbers(pixels, DType::bf16), wide = numbers(pixels, DType::f32),
+                       w = numbers(8 * 8 * 9, DType::f32);
+  const View narrow = x.view(DType::bf16).slice(0, pixels),
+             same = wide.view(DType::f32).slice(0, pixels),
+             out = w.view(DType::f32).slice(0, 8 * 8 * 9);
+  run(Cast{.y = same, .x = narrow}, queue_);
+  auto gradient = [&](const View& image) {
+    run(ConvolutionBackwardWeights{.dw = out, .x = image, .dy = image, .shape = shape}, queue_);
+    return read(out);
+  };
+  const std::vector<float> exact = gradient(same);
+  EXPECT_EQ(count_of(Path::fallback), 0);
+  const Set set("CUDNN_ON_CPU_REFUSE", "attention,floats");
+  expect_near(gradient(narrow), exact, 0.01f);
+  EXPECT_EQ(count_of(Path::fallback), 1);
   EXPECT_EQ(warnings(), 1);
 }
 

@@ -181,6 +181,7 @@ TEST_F(GraphsTest, SayWhatCannotBeRecorded) {
 
 class Capture : public GraphsTest {
  protected:
+  ~Capture() override { cudaGetLastError(); }  // clears what refused calls leave
   cudaStream_t stream() { return device::stream_of(queue_); }
   void begin() {
     ASSERT_EQ(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeThreadLocal), cudaSuccess);

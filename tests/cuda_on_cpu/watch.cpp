@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "watch.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+#include <set>
+#include <stdexcept>
+#include <utility>
+
+#include "shared_memory.hpp"
+
+namespace cuda_on_cpu {
+
+RunningThread running;
+
+bool watches() {
+  static const bool on = std::getenv("CUDA_ON_CPU_WATCH") != nullptr;
+  return on;
+}
+
+namespace {
+
+constexpr uint16_t kSeveral = 0xffff;
+constexpr uint8_t kSeveralWarps = 0xff;
+
+// The last access to some of the bytes of a word, by one thread or by several.
+struct Access {
+  uint32_t interval;
+  uint16_t thread;
+  uint8_t warp, warp_barriers, bytes;
+};
+struct Word {
+  Access write, read;
+};
+constexpr size_t kWord = 4;
+
+// The last accesses of streams to a line.
+struct Line {
+  uint32_t write;
+  uint32_t write_stream;
+  uint32_t reads[kMostStreams];
+};
+constexpr size_t kLine = 64;
+
+struct Free {
+  void operator()(void* p) const { std::free(p); }
+};
+// Zeros that take no memory before they are touched.
+template <class T>
+std::unique_ptr<T[], Free> lazy_zeros(size_t count) {
+  return std::unique_ptr<T[], Free>(static_cast<T*>(std::calloc(count, sizeof(T))));
+}
+
+struct Region {
+  const char* begin = nullptr;
+  size_t bytes = 0;
+  Memory kind = Memory::device;
+  std::unique_ptr<Word[], Free> words{};
+  std::unique_ptr<Line[], Free> lines{};
+};
+std::map<const char*, Region>& regions() {
+  static auto* all = new std::map<const char*, Region>;
+  return *all;
+}
+Region* region_of(const char* at) {
+  static Region* last = nullptr;
+  if (!at) return last = nullptr;
+  if (last && at >= last->begin && at < last->begin + last->bytes) return last;
+  auto after = regions().upper_bound(at);
+  if (after == regions().begin()) return nullptr;
+  Region& r = std::prev(after)->second;
+  return at < r.begin + r.bytes ? last = &r : nullptr;
+}
+
+const WatchedWork* doing = nullptr;
+std::string problem;
+
+std::string place_of(const Region& r, size_t offset) {
+  constexpr const char* kNames[] = {"device", "shared", "pinned"};
+  return "byte " + std::to_string(offset) + " of " + std::to_string(r.bytes) + " of " +
+         kNames[int(r.kind)] + " memory";
+}
+std::string kernel_name() { return running.kernel ? name_of_function(running.kernel) : "a copy"; }
+
+uint8_t my_warp() { return uint8_t(running.number / 32); }
+bool is_ordered(const Access& a, const Region& r) {
+  if (a.interval < running.launch) return true;
+  if (a.interval < running.block) return r.kind == Memory::shared;
+  if (a.interval < running.interval || a.thread == running.number) return true;
+  return a.warp == my_warp() && a.warp_barriers < running.warp_barriers[my_warp()];
+}
+
+// Keeps an access beside those of the same interval.
+void keep(Access& last, uint8_t bytes, bool write) {
+  const uint8_t warp = my_warp(), barriers = running.warp_barriers[warp];
+  const Access mine{running.interval, running.number, warp, barriers, bytes};
+  if (last.interval != running.interval) {
+    last = mine;
+  } else if (last.thread == running.number) {
+    last.bytes |= bytes;
+    last.warp_barriers = barriers;
+  } else if (write || last.bytes != bytes || (last.warp == warp && last.warp_barriers < barriers)) {
+    last = mine;
+  } else {
+    last.thread = kSeveral;
+    if (last.warp != warp) last.warp = kSeveralWarps;
+  }
+}
+
+void look_for_race(Region& r, size_t offset, size_t bytes, bool write) {
+  if (!r.words) r.words = lazy_zeros<Word>(r.bytes / kWord + 1);
+  for (size_t at = offset; at < offset + bytes; at = (at / kWord + 1) * kWord) {
+    Word& word = r.words[at / kWord];
+    const size_t first = at % kWord, end = std::min(offset + bytes - (at - first), kWord);
+    const auto mask = uint8_t((1u << end) - (1u << first));
+    const bool race = (word.write.bytes & mask && !is_ordered(word.write, r)) ||
+                      (write && word.read.bytes & mask && !is_ordered(word.read, r));
+    if (race && problem.empty())
+      problem = "a race in " + kernel_name() + ": thread " + std::to_string(running.number) +
+                (write ? " writes " : " reads ") + place_of(r, at) +
+                ", which another thread touches without a barrier between them";
+    keep(write ? word.write : word.read, mask, write);
+  }
+}
+
+void look_for_hazard(Region& r, size_t offset, size_t bytes, bool write) {
+  if (!r.lines) r.lines = lazy_zeros<Line>(r.bytes / kLine + 1);
+  const size_t stream = doing->stream;
+  for (size_t l = offset / kLine; l <= (offset + bytes - 1) / kLine; ++l) {
+    Line& line = r.lines[l];
+    size_t other = kMostStreams;
+    if (line.write_stream != stream && line.write > doing->before.at[line.write_stream])
+      other = line.write_stream;
+    for (size_t s = 0; s < kMostStreams && write; ++s)
+      if (s != stream && line.reads[s] > doing->before.at[s]) other = s;
+    if (other < kMostStreams && problem.empty())
+      problem = "streams without an order: " + kernel_name() + ", work " +
+                std::to_string(doing->number) + " of stream " + std::to_string(stream) +
+                (write ? ", writes " : ", reads ") + place_of(r, l * kLine) + ", which stream " +
+                std::to_string(other) + " touches, and no event lies between them";
+    if (write) {
+      line.write = doing->number;
+      line.write_stream = uint32_t(stream);
+    } else {
+      line.reads[stream] = doing->number;
+    }
+  }
+}
+
+std::set<size_t>& used_numbers() {
+  static std::set<size_t> all{0};  // 0 is the default stream
+  return all;
+}
+
+}  // namespace
+
+Clock& host_clock() {
+  static Clock clock;
+  return clock;
+}
+
+size_t take_stream_number() {
+  size_t number = 0;
+  while (used_numbers().count(number)) ++number;
+  used_numbers().insert(number);
+  return number;
+}
+void return_stream_number(size_t number) { used_numbers().erase(number); }
+
+WatchedWork add_work(size_t stream, Clock& clock) {
+  if (stream >= kMostStreams) throw std::runtime_error("too many streams to watch");
+  static Clock latest;  // numbers of streams are used again, their counts go on
+  clock.join(host_clock());
+  clock.at[stream] = ++latest.at[stream];
+  return {stream, clock.at[stream], clock};
+}
+
+bool run_watched(const WatchedWork& as, const std::function<bool()>& work) {
+  struct Doing {
+    explicit Doing(const WatchedWork& work) { doing = &work; }
+    ~Doing() {
+      doing = nullptr;
+      running.kernel = nullptr;
+    }
+  };
+  bool done = false;
+  {
+    const Doing now(as);
+    done = work();
+  }
+  if (!problem.empty()) throw std::runtime_error("cuda_on_cpu: " + std::exchange(problem, ""));
+  return done;
+}
+
+void watch_memory(const void* begin, size_t bytes, Memory kind) {
+  if (!watches() || bytes == 0) return;
+  forget_memory(begin);
+  const auto* at = static_cast<const char*>(begin);
+  regions()[at] = {.begin = at, .bytes = bytes, .kind = kind};
+}
+void forget_memory(const void* begin) {
+  if (!watches()) return;
+  region_of(nullptr);
+  regions().erase(static_cast<const char*>(begin));
+}
+
+void touch(const void* at, size_t bytes, bool writes) {
+  const auto* address = static_cast<const char*>(at);
+  Region* r = bytes > 0 ? region_of(address) : nullptr;
+  if (!r) return;
+  const auto offset = size_t(address - r->begin);
+  bytes = std::min(bytes, r->bytes - offset);
+  if (running.in_kernel && r->kind != Memory::host) look_for_race(*r, offset, bytes, writes);
+  if (doing && r->kind != Memory::shared) look_for_hazard(*r, offset, bytes, writes);
+}
+
+}  // namespace cuda_on_cpu
