@@ -103,7 +103,7 @@ OpTimes print_ops(Job& job, const StepTimes& times, double peak) {
   if (world.size() > 1)
     log::line(
         "exchange exposed {:.1f} ms (the rank that waits least) = {:.0f} % of {:.1f} alone; beside "
-        "computing {:.1f} exchanges ended and MPI took {:.1f} ms",
+        "computing {:.1f} exchanges ended and took {:.1f} ms of CPU time",
         times.exposed_s / n * 1e3, 100 * times.exposed_s / n / sums.exchange_alone,
         sums.exchange_alone * 1e3, double(times.background.finished) / n,
         times.background.seconds / n * 1e3);
