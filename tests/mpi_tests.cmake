@@ -35,7 +35,8 @@ foreach(name mesh_bits classifier_bits ssl_bits collectives_test continue_test d
              row_file_test)
   mpi_program(${name})
 endforeach()
-mpi_program(engine_test engine_gradients.cpp engine_cuts.cpp engine_left_out.cpp engine_model.cpp)
+mpi_program(engine_test engine_gradients.cpp engine_cuts.cpp engine_left_out.cpp engine_model.cpp
+            engine_overlap.cpp)
 mpi_program(checkpoint_test checkpoint_harm.cpp)
 mpi_program(memory_test count_allocations.cpp)
 set_source_files_properties(mpi/count_allocations.cpp PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)  # replaces malloc

@@ -27,7 +27,6 @@ class Ticket {
   struct Work {
     virtual ~Work() = default;
     virtual void wait() = 0;
-    virtual bool poll() = 0;  // makes progress; true when done
   };
   Ticket() = default;
   explicit Ticket(Work* work) : work_(work) {}
@@ -106,8 +105,19 @@ int launched_rank();
 // ranks may run something else.
 int launched_ranks();
 
-// MPI itself: initialised once (FUNNELED), finalised by the destructor. Without mpirun the world is
-// one rank.
+// What the thread that moves MPI exchanges beside the main thread has done (mpi_lane.hpp).
+struct Background {
+  int64_t finished = 0;  // exchanges that ended while the main thread computed
+  double seconds = 0;    // time in MPI, taken from other threads if the rank has no core to spare
+  Background since(const Background& before) const {
+    return {finished - before.finished, seconds - before.seconds};
+  }
+};
+
+class MpiLane;
+
+// MPI itself: initialised once (SERIALIZED), finalised by the destructor. Without mpirun the world
+// is one rank.
 class Session {
  public:
   // Ends the process with Exit::config if not all ranks start MPI within $TRAINER_MPI_START_S (600
@@ -120,10 +130,12 @@ class Session {
   int local_rank() const { return local_rank_; }  // rank on this node
   int local_size() const { return local_size_; }
   std::string host() const;
+  Background background() const;
   // Ends the job with this exit code; does not return.
   [[noreturn]] static void abort(int code);
 
  private:
+  std::unique_ptr<MpiLane> lane_;
   std::unique_ptr<Comm> world_;
   int local_rank_ = 0, local_size_ = 1;
   bool finalize_ = false;

@@ -59,6 +59,14 @@ void MeshOptions::bind(config::Table& t) {
       .min(0)
       .unit("s")
       .on_resume(config::OnResume::may_change);
+  t.key("bucket_mb", bucket_mb,
+        "gradients of small neighbouring units are exchanged together, up to this size; 0 = each "
+        "unit alone; for parameters and optimizer that are replicated, at determinism.level "
+        "\"run\"")
+      .min(0)
+      .max(1 << 20)
+      .unit("MiB")
+      .on_resume(config::OnResume::may_change);
   check_axes(t, replica, fsdp);
 }
 

@@ -26,6 +26,7 @@ struct MeshOptions {
   std::vector<MeshRule> rules;
   GpuExchange gpu_exchange = GpuExchange::automatic;
   double gpu_timeout_s = 600;
+  double bucket_mb = 1;
   void bind(config::Table& t);
 };
 

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// MPI back end. Only the main thread calls it (FUNNELED). GPU memory is exchanged through pinned
-// host memory. The host waits for the GPU and copies the data there when an exchange begins, and
-// copies the result back in wait().
-#include <mpi.h>
-
+// MPI back end. The main thread starts exchanges and waits for them; between the two, the lane's
+// thread keeps them moving (mpi_lane.hpp). GPU memory is exchanged through pinned host memory. The
+// host waits for the GPU and copies the data there when an exchange begins, and copies the result
+// back in wait().
 #include <algorithm>
 #include <bit>
 #include <chrono>
@@ -18,6 +17,8 @@
 #include "base/narrow.hpp"
 #include "base/signals.hpp"
 #include "comm/comm.hpp"
+#include "comm/mpi_lane.hpp"
+#include "comm/tree_exchange.hpp"
 #include "device/memory.hpp"
 #include "device/transfers.hpp"
 
@@ -26,7 +27,6 @@
 #endif
 
 namespace comm {
-namespace {
 
 void check_mpi(int code, const char* what) {
   if (code == MPI_SUCCESS) return;
@@ -35,7 +35,11 @@ void check_mpi(int code, const char* what) {
   if (MPI_Error_string(code, text, &length) != MPI_SUCCESS) length = 0;
   base::fail(base::Exit::mesh, "{}: {}", what, std::string(text, length));
 }
-#define CHECK_MPI(call) check_mpi(call, #call)
+
+namespace {
+
+// The lane of this process's session.
+MpiLane* lane_of_session = nullptr;
 
 MPI_Datatype type_of(device::DType type) {
   switch (type) {
@@ -56,30 +60,36 @@ MPI_Datatype type_of(device::DType type) {
   return MPI_BYTE;
 }
 
-// An MPI request. The time of wait() counts as waiting of the main thread.
-class MpiWork : public Ticket::Work {
+// An exchange by a request of MPI or along the tree. The time of wait() counts as waiting of the
+// main thread.
+class MpiWork : public Ticket::Work, public MpiLane::Work {
  public:
+  explicit MpiWork(MpiLane& lane) : lane_(lane) {}
   ~MpiWork() override {
-    // The buffers must outlive the exchange.
-    if (request != MPI_REQUEST_NULL) MPI_Wait(&request, MPI_STATUS_IGNORE);
+    // The buffers must outlive the exchange. Its error was thrown before.
+    try {
+      lane_.finish(*this);
+    } catch (const std::exception&) {
+    }
   }
   void wait() override {
     double begin = base::now_s();
-    CHECK_MPI(MPI_Wait(&request, MPI_STATUS_IGNORE));
+    lane_.finish(*this);
     deliver();
     traffic->seconds += base::now_s() - begin;
+    waited = true;
+  }
+  bool advance() override {
+    if (along_tree) return tree.advance();
+    int done = 0;
+    CHECK_MPI(MPI_Test(&request, &done, MPI_STATUS_IGNORE));
+    return done;
   }
   // Copies the result from host memory to the GPU, if it belongs there.
   void deliver() {
     if (queue_) device::upload(into_, result_, *queue_);
     queue_ = nullptr;
   }
-  bool poll() override {
-    int done = 0;
-    CHECK_MPI(MPI_Test(&request, &done, MPI_STATUS_IGNORE));
-    return done;
-  }
-  bool free() const { return request == MPI_REQUEST_NULL && !queue_; }
   // Returns host memory for a result that belongs to `into` on a GPU. Behind the result it has
   // `more` bytes for data that MPI reads.
   char* stage_result(const device::View& into, device::Queue& queue, int64_t more = 0) {
@@ -90,9 +100,13 @@ class MpiWork : public Ticket::Work {
     return result_ = staging_.data();
   }
   MPI_Request request = MPI_REQUEST_NULL;
+  TreeExchange tree;
+  bool along_tree = false;
   Traffic* traffic = nullptr;
+  bool waited = true;
 
  private:
+  MpiLane& lane_;
   device::HostBuffer staging_;
   device::View into_;
   char* result_ = nullptr;
@@ -113,18 +127,10 @@ void wait_for_work(device::Queue& queue) {
   queue.synchronize("work before an exchange");
 }
 
-template <class T>
-void add_into(T* __restrict y, const T* __restrict x, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) y[i] += x[i];
-}
-void add_into(device::View y, const void* x) {
-  if (y.type == device::DType::f32) return add_into(y.f32(), static_cast<const float*>(x), y.count);
-  add_into(y.f64(), static_cast<const double*>(x), y.count);
-}
-
 class MpiComm : public Comm {
  public:
-  MpiComm(MPI_Comm comm, SumOrder order, bool owned) : comm_(comm), order_(order), owned_(owned) {
+  MpiComm(MPI_Comm comm, SumOrder order, bool owned, MpiLane& lane)
+      : comm_(comm), order_(order), owned_(owned), lane_(lane) {
     CHECK_MPI(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN));
     CHECK_MPI(MPI_Comm_rank(comm_, &rank_));
     CHECK_MPI(MPI_Comm_size(comm_, &size_));
@@ -132,6 +138,10 @@ class MpiComm : public Comm {
           "tree sums need a power of two, not {}", size_);
   }
   ~MpiComm() override {
+    try {
+      lane_.drain();
+    } catch (const std::exception&) {
+    }
     int finalized = 0;
     MPI_Finalized(&finalized);
     if (owned_ && !finalized) MPI_Comm_free(&comm_);
@@ -160,9 +170,10 @@ class MpiComm : public Comm {
       send.data = own;
     }
     const void* from = own == send.data ? MPI_IN_PLACE : send.data;
-    CHECK_MPI(MPI_Iallgather(from, count, type_of(send.type), recv.data, count, type_of(send.type),
-                             comm_, &work->request));
-    return Ticket(work);
+    return start(work, false, [&] {
+      CHECK_MPI(MPI_Iallgather(from, count, type_of(send.type), recv.data, count,
+                               type_of(send.type), comm_, &work->request));
+    });
   }
 
   Ticket reduce_scatter(device::View send, device::View recv, device::Queue& queue) override {
@@ -180,14 +191,11 @@ class MpiComm : public Comm {
       fetch(copy, send, queue);
       send.data = copy;
     }
-    if (order_ == SumOrder::tree) {
-      tree_reduce_scatter(send, recv);
-      work->deliver();
-      return Ticket();
-    }
-    CHECK_MPI(MPI_Ireduce_scatter_block(send.data, recv.data, base::narrow<int>(recv.count),
-                                        type_of(send.type), MPI_SUM, comm_, &work->request));
-    return Ticket(work);
+    if (order_ == SumOrder::tree) return start_tree(work, send, recv);
+    return start(work, false, [&] {
+      CHECK_MPI(MPI_Ireduce_scatter_block(send.data, recv.data, base::narrow<int>(recv.count),
+                                          type_of(send.type), MPI_SUM, comm_, &work->request));
+    });
   }
 
   Ticket all_reduce(device::View view, device::Queue& queue) override {
@@ -200,20 +208,21 @@ class MpiComm : public Comm {
       fetch(copy, view, queue);
       view.data = copy;
     }
-    if (order_ == SumOrder::tree) {
-      tree_all_reduce(view);
-      work->deliver();
-      return Ticket();
-    }
-    CHECK_MPI(MPI_Iallreduce(MPI_IN_PLACE, view.data, base::narrow<int>(view.count),
-                             type_of(view.type), MPI_SUM, comm_, &work->request));
-    return Ticket(work);
+    if (order_ == SumOrder::tree) return start_tree(work, view, {});
+    return start(work, false, [&] {
+      CHECK_MPI(MPI_Iallreduce(MPI_IN_PLACE, view.data, base::narrow<int>(view.count),
+                               type_of(view.type), MPI_SUM, comm_, &work->request));
+    });
   }
 
   void broadcast(device::View view, int root) override {
+    lane_.drain();
     CHECK_MPI(MPI_Bcast(view.data, base::narrow<int>(view.count), type_of(view.type), root, comm_));
   }
-  void barrier() override { CHECK_MPI(MPI_Barrier(comm_)); }
+  void barrier() override {
+    lane_.drain();
+    CHECK_MPI(MPI_Barrier(comm_));
+  }
 
   int64_t min(int64_t v) override { return reduce(v, MPI_INT64_T, MPI_MIN); }
   int64_t max(int64_t v) override { return reduce(v, MPI_INT64_T, MPI_MAX); }
@@ -221,6 +230,7 @@ class MpiComm : public Comm {
   double max(double v) override { return reduce(v, MPI_DOUBLE, MPI_MAX); }
 
   std::vector<std::string> gather_text(const std::string& text) override {
+    lane_.drain();
     int length = base::narrow<int>(text.size());
     std::vector<int> lengths(size_), starts(size_);
     CHECK_MPI(MPI_Allgather(&length, 1, MPI_INT, lengths.data(), 1, MPI_INT, comm_));
@@ -238,6 +248,7 @@ class MpiComm : public Comm {
   }
 
   std::string broadcast_text(const std::string& text, int root) override {
+    lane_.drain();
     int64_t length = int64_t(text.size());
     CHECK_MPI(MPI_Bcast(&length, 1, MPI_INT64_T, root, comm_));
     std::string out = rank_ == root ? text : std::string(size_t(length), '\0');
@@ -257,66 +268,37 @@ class MpiComm : public Comm {
   };
 
   MpiWork* free_work(Traffic& traffic) {
-    auto free = std::find_if(works_.begin(), works_.end(), [](auto& w) { return w->free(); });
-    if (free == works_.end()) free = works_.insert(works_.end(), std::make_unique<MpiWork>());
+    auto free = std::find_if(works_.begin(), works_.end(), [](auto& w) { return w->waited; });
+    if (free == works_.end()) free = works_.insert(works_.end(), std::make_unique<MpiWork>(lane_));
     (*free)->traffic = &traffic;
     return free->get();
   }
 
+  template <class Begin>
+  Ticket start(MpiWork* work, bool along_tree, Begin begin) {
+    work->along_tree = along_tree;
+    lane_.start(*work, begin);
+    work->waited = false;
+    return Ticket(work);
+  }
+
+  Ticket start_tree(MpiWork* work, device::View send, device::View recv) {
+    return start(work, true, [&] { work->tree.begin(comm_, ++sequence_, send, recv); });
+  }
+
   template <class T>
   T reduce(T value, MPI_Datatype type, MPI_Op op) {
+    lane_.drain();
     CHECK_MPI(MPI_Allreduce(MPI_IN_PLACE, &value, 1, type, op, comm_));
     return value;
-  }
-
-  void exchange(const void* send, void* recv, int64_t bytes, int partner) {
-    CHECK_MPI(MPI_Sendrecv(send, base::narrow<int>(bytes), MPI_BYTE, partner, 0, recv,
-                           base::narrow<int>(bytes), MPI_BYTE, partner, 0, comm_,
-                           MPI_STATUS_IGNORE));
-  }
-
-  char* scratch(int64_t bytes) {
-    if (int64_t(scratch_.size()) < bytes) scratch_.resize(size_t(bytes));
-    return scratch_.data();
-  }
-
-  // Recursive halving that starts with the neighbour. After bits 0..b-1 this rank holds the pieces
-  // whose index agrees with its rank in bits 0..b-1. Each is the sum over the ranks that agree with
-  // this rank above bit b-1. So additions follow the binary tree.
-  void tree_reduce_scatter(device::View send, device::View recv) {
-    int64_t piece = recv.bytes();
-    // scratch: held pieces | outgoing half | incoming half
-    char* held = scratch(send.bytes() + send.bytes());
-    char* out = held + send.bytes();
-    char* in = out + send.bytes() / 2;
-    std::memcpy(held, send.data, size_t(send.bytes()));
-    for (int b = 0, pieces = size_; pieces > 1; ++b, pieces /= 2) {
-      int partner = rank_ ^ (1 << b), mine = (rank_ >> b) & 1;
-      for (int i = 0; i < pieces / 2; ++i)
-        std::memcpy(out + i * piece, held + (2 * i + 1 - mine) * piece, size_t(piece));
-      exchange(out, in, pieces / 2 * piece, partner);
-      for (int i = 0; i < pieces / 2; ++i) {
-        std::memmove(held + i * piece, held + (2 * i + mine) * piece, size_t(piece));
-        add_into({held + i * piece, send.type, recv.count}, in + i * piece);
-      }
-    }
-    std::memcpy(recv.data, held, size_t(piece));
-  }
-
-  // Recursive doubling, neighbours first. Both partners hold the same bits, because a + b = b + a.
-  void tree_all_reduce(device::View view) {
-    char* in = scratch(view.bytes());
-    for (int b = 1; b < size_; b *= 2) {
-      exchange(view.data, in, view.bytes(), rank_ ^ b);
-      add_into(view, in);
-    }
   }
 
   MPI_Comm comm_;
   SumOrder order_;
   bool owned_;
+  MpiLane& lane_;
   int rank_ = 0, size_ = 1;
-  std::vector<char> scratch_;
+  int64_t sequence_ = 0;  // of exchanges along the tree
   std::vector<std::unique_ptr<MpiWork>> works_;
 };
 
@@ -362,12 +344,14 @@ Session::Session(int& argc, char**& argv) {
   if (!initialized) {
     int provided = 0;
     InitGuard guard;
-    check_mpi(MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
-    if (provided < MPI_THREAD_FUNNELED)
-      base::fail(base::Exit::mesh, "this MPI library offers no MPI_THREAD_FUNNELED");
+    check_mpi(MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
+    if (provided < MPI_THREAD_SERIALIZED)
+      base::fail(base::Exit::mesh, "this MPI library offers no MPI_THREAD_SERIALIZED");
     finalize_ = true;
   }
-  world_ = std::make_unique<MpiComm>(MPI_COMM_WORLD, SumOrder::library, false);
+  lane_ = std::make_unique<MpiLane>();
+  lane_of_session = lane_.get();
+  world_ = std::make_unique<MpiComm>(MPI_COMM_WORLD, SumOrder::library, false, *lane_);
   MPI_Comm node;
   CHECK_MPI(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node));
   MPI_Comm_rank(node, &local_rank_);
@@ -377,6 +361,8 @@ Session::Session(int& argc, char**& argv) {
 
 Session::~Session() {
   world_.reset();
+  lane_of_session = nullptr;
+  lane_.reset();
 #ifdef __SANITIZE_ADDRESS__
   // The check runs here instead of at exit, because MPI_Finalize leaks memory of its own.
   __lsan_do_leak_check();
@@ -386,9 +372,12 @@ Session::~Session() {
 
 std::unique_ptr<Comm> Session::split(int colour, int key, SumOrder order) {
   MPI_Comm group;
+  lane_->drain();
   CHECK_MPI(MPI_Comm_split(MPI_COMM_WORLD, colour, key, &group));
-  return std::make_unique<MpiComm>(group, order, true);
+  return std::make_unique<MpiComm>(group, order, true, *lane_);
 }
+
+Background Session::background() const { return lane_->background(); }
 
 std::string Session::host() const {
   char name[MPI_MAX_PROCESSOR_NAME];
@@ -405,6 +394,7 @@ void Session::abort(int code) {
   int initialized = 0, finalized = 0;
   MPI_Initialized(&initialized);
   MPI_Finalized(&finalized);
+  if (lane_of_session) lane_of_session->stop();
   if (initialized && !finalized) MPI_Abort(MPI_COMM_WORLD, code);
   std::_Exit(code);
 }

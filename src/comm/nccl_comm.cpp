@@ -78,7 +78,6 @@ struct Operation : Ticket::Work {
     gpu::wait(done, stream);
     waited = true;
   }
-  bool poll() override { return gpu::reached(done); }
 
   void* ready = gpu::make_event();
   void* done = gpu::make_event();

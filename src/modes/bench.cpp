@@ -125,7 +125,10 @@ void add_ops(nlohmann::ordered_json& summary, const OpTimes& ops, const StepTime
                   {"products_ms", ms(ops.products)},
                   {"products_alone_ms", ms(ops.products_alone)},
                   {"other_ops_ms", ms(ops.all - ops.products)},
-                  {"optimizer_ms", ms(ops.optimizer)}});
+                  {"optimizer_ms", ms(ops.optimizer)},
+                  {"exposed_ms", ms(times.exposed_s)},
+                  {"exchange_alone_ms", short_of(ops.exchange_alone * 1e3)},
+                  {"exchange_beside_ms", ms(times.background.seconds)}});
 }
 
 void add_transfers(nlohmann::ordered_json& summary, const device::Transfers& t) {

@@ -67,11 +67,13 @@ StepTimes time_steps(Job& job) {
   auto submit = [&](int64_t step) {
     engine.submit(step, [&](int64_t) { return data::host_batch(loader.next()); });
   };
+  comm::Background before;
   base::Stopwatch timed, watch;
   for (int64_t step = 1; step <= steps; ++step) {
     if (step == warmup + 1) {
       engine.queue().reset_costs();
       kernels::reset_gemm_uses();
+      before = job.session().background();
       timed.restart();
     }
     if (!ahead) world.barrier();
@@ -86,12 +88,14 @@ StepTimes time_steps(Job& job) {
     if (step <= warmup) continue;
     times.data_s += report.data_s;
     times.comm_s += report.comm_s;
+    times.exposed_s -= world.max(-report.comm_s);
     times.all.push_back(s * 1e3);
     const bool disturbed = host::StolenTime::is_much(stolen.since_last(), s);
     const double before_s = std::exchange(cores_s, probe());
     if (!disturbed) alone.push_back({s * 1e3, std::max(before_s, cores_s)});
     if (times.all.size() >= 2 && world.max(timed.seconds()) > options.max_s) break;
   }
+  times.background = job.session().background().since(before);
   if (ahead) engine.report(submitted);  // the GPU is busy until this step is done
   finish(times, alone);
   return times;

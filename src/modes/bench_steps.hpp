@@ -16,6 +16,10 @@ struct StepTimes {
   std::vector<double> at_speed;
   double slowest_cores = 1;       // speed of the slowest cores over that of the fastest
   double data_s = 0, comm_s = 0;  // sums over all steps
+  // The same of the rank that waits least in a step. It comes last, so it waits for data that
+  // travel and not for other ranks.
+  double exposed_s = 0;
+  comm::Background background;  // over all steps
   double loss = 0;
   device::Transfers transfers;  // transfers of one step
   kernels::PathCounts paths{};  // of one step, the ways of its ops on a GPU

@@ -85,8 +85,8 @@ OpTimes print_ops(Job& job, const StepTimes& times, double peak) {
   std::string plain;
   if (world.size() > 1) {
     // Time of MPI alone for as many bytes as the gradients have.
-    double s = host::measure_all_reduce(world, 4 * engine.layout().total_elements());
-    plain = fmt::format("{:.0f}% of plain", 100 * times.comm_s / n / s);
+    sums.exchange_alone = host::measure_all_reduce(world, 4 * engine.layout().total_elements());
+    plain = fmt::format("{:.0f}% of plain", 100 * times.comm_s / n / sums.exchange_alone);
   }
   auto other_line = [&](const char* name, double seconds, const std::string& note) {
     log::line("{:<22}{:>8}{:>12.2f}{:>38}{:>8.1f}%", name, "", seconds / n * 1e3, note,
@@ -100,6 +100,13 @@ OpTimes print_ops(Job& job, const StepTimes& times, double peak) {
       "{:.1f} % of the step",
       sums.products_alone / n * 1e3, (sums.limit - sums.products_alone) / n * 1e3, copy / 1e9,
       sums.limit / n / median * 1e5);
+  if (world.size() > 1)
+    log::line(
+        "exchange exposed {:.1f} ms (the rank that waits least) = {:.0f} % of {:.1f} alone; beside "
+        "computing {:.1f} exchanges ended and took {:.1f} ms of CPU time",
+        times.exposed_s / n * 1e3, 100 * times.exposed_s / n / sums.exchange_alone,
+        sums.exchange_alone * 1e3, double(times.background.finished) / n,
+        times.background.seconds / n * 1e3);
   return sums;
 }
 

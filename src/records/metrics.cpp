@@ -97,8 +97,8 @@ const std::vector<MetricInfo>& train_metrics() {
        "part of ms: the host waits for data; with a GPU for the next step's, while it may be "
        "computing"},
       {"comm_ms", "ms",
-       "part of ms: the host waits for communication; NCCL's, which runs on the GPU, is in "
-       "compute_ms"},
+       "part of ms: the host waits for exchanges that computing did not hide, and for other ranks; "
+       "NCCL's, which run on the GPU, are in compute_ms"},
       {"compute_ms", "ms", "part of ms: the rest"},
       {"examples_s", "1/s", "examples per second of this step, all ranks"},
       {"mfu", "1",

@@ -129,56 +129,88 @@ class WeightStore {
 
 // Gradients of the owned ranges, summed over micro-batches, fsdp and replicas. Every rank's
 // contribution is already scaled by 1 / global_batch, so collectives only sum.
+//
+// An exchange begins when a block closes and goes on beside the backward passes of the blocks
+// before it. The gradients of replicated parameters accumulate on their rank at level "run", so
+// their exchange begins in the last micro-batch. All ranks begin equal exchanges in one order.
 class GradientStore {
  public:
-  // `accumulation`: micro-batches per step.
-  GradientStore(Fabric fabric, int64_t accumulation);
+  // `accumulation`: micro-batches per step. Units that accumulate on their rank and are not
+  // scattered share one exchange as long as they have at most `bucket_bytes` together. No bit
+  // depends on it unless the library's order of sums depends on the length.
+  GradientStore(Fabric fabric, int64_t accumulation, int64_t bucket_bytes = 0);
+  ~GradientStore();  // waits for exchanges in flight
+  GradientStore(const GradientStore&) = delete;
 
   struct Target {
     device::View view;  // none: frozen, no gradient is needed
     kernels::Write write = kernels::Write::overwrite;
   };
   void begin_step();
-  void begin_micro_batch(int64_t m);
+  // completes: it is the step's last micro-batch, and exchanges may begin within its passes.
+  // Otherwise those of gradients that accumulate on their rank begin in finish_step.
+  void begin_micro_batch(int64_t m, bool completes = false);
   void open(int block);  // provides buffers for the block's gradients
   // Each gradient must be written exactly once between open and close.
   Target gradient(int parameter) const;
-  // The block's gradients are complete. Starts their exchange, unless they accumulate locally.
+  // The block's gradients of this micro-batch are complete. Starts their exchange.
   void close(int block);
   void finish_step();                  // owned() holds the sums afterwards
   device::View owned(int unit) const;  // f32 [layout.owned_count(unit)]
 
  private:
   struct UnitState {
-    // true: the whole gradient accumulates on this rank until the end of the step
+    // true: the whole gradient accumulates on this rank until the last micro-batch
     bool local = false;
-    device::Buffer full;                // if local
+    int bucket = -1;                    // -1: not trained
     std::vector<device::Buffer> slots;  // of the owned range; slot 0 holds the sum
     base::TreeSum sum;
-    int64_t pool_offset = 0;
+    int64_t offset = 0;  // first element in the bucket's memory if local, else in the pool
+  };
+  // Units that are exchanged together.
+  struct Bucket {
+    std::vector<int> units;
+    int64_t elements = 0;
+    device::Buffer memory;   // if local
+    size_t closed = 0;       // units whose gradients are complete
+    bool exchanged = false;  // the exchange that completes the step has begun
+    bool summed = false;     // over the fsdp group and all micro-batches
   };
   struct Pending {
-    int unit, slot;
+    int bucket, slot;
+    bool completes;     // the sums of the step
+    device::View full;  // what is exchanged
     comm::Ticket ticket;
   };
   bool scattered(const Unit& unit) const {
     return unit.strategy.optimizer_sharded && fabric_.layout.fsdp() > 1;
   }
+  void add_to_bucket(int unit, int64_t bucket_bytes);
+  int block_of(const Bucket& bucket) const;
+  device::View whole(const Bucket& bucket) const;
   device::View full_view(int unit) const;
   device::View slot_view(int unit, int slot) const;
-  void exchange(int unit);
+  void add(int unit, int into, int from);
+  size_t count_before(int bucket) const;
+  void exchange(int bucket);
   void settle(Pending& pending);
-  void settle_all();
+  void sum_over_replicas(Bucket& bucket);
+  // Settles the oldest exchanges until so many are left.
+  void settle_to(size_t count);
+  void settle_all() { settle_to(0); }
 
   Fabric fabric_;
   int64_t accumulation_, micro_ = 0;
+  bool completes_ = false;
   std::vector<UnitState> units_;
-  device::Buffer pool_[2];  // whole units before and during their exchange, one block each
+  std::vector<Bucket> buckets_;  // in the order in which backward passes close them
+  device::Buffer pool_[2];       // whole units before and during their exchange, one block each
   int pool_block_[2] = {-1, -1};
   int current_pool_ = 0;
   // level "run": receives a reduce-scatter, which is then added to slot 0
   device::Buffer landing_;
-  std::vector<Pending> pending_;  // exchanges in the order of their starts
+  std::vector<Pending> pending_;  // exchanges of the fsdp group in the order of their starts
+  std::vector<comm::Ticket> replica_pending_;  // over replicas, likewise
 };
 
 }  // namespace shard

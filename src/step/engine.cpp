@@ -46,7 +46,8 @@ Engine::Engine(const EngineOptions& options, comm::Mesh& mesh, Kind kind)
                        options.determinism.mesh, options.operands};
   stores_.weights = std::make_unique<shard::WeightStore>(fabric, int(options.sharding.prefetch));
   if (options.trains) {
-    stores_.gradients = std::make_unique<shard::GradientStore>(fabric, geometry_.accumulation);
+    stores_.gradients = std::make_unique<shard::GradientStore>(fabric, geometry_.accumulation,
+                                                               options.bucket_bytes);
     stores_.states = std::make_unique<shard::StateStore>(fabric);
     stores_.group = std::make_unique<nn::BatchGroup>(mesh_, geometry_.slices);
     update_.optimizer = std::make_unique<optim::Optimizer>(
@@ -196,7 +197,7 @@ void Engine::plan_training(device::Queue& queue, device::Arena& arena, const sha
                 fewest = queue.device() == Kind::cuda ? 2 : 1,
                 sets = queue.prepares() ? all : std::min(all, fewest);
   for (int64_t set = 0; set < sets; ++set) {
-    shard::GradientStore gradients(fabric, geometry_.accumulation);
+    shard::GradientStore gradients(fabric, geometry_.accumulation, options_.bucket_bytes);
     gradients.begin_step();
     // The first pass overwrites gradients and the second adds to them, so both are planned.
     run_phases({weights, gradients, states, group, teacher ? &*teacher : nullptr, queue, arena}, 1,
@@ -275,7 +276,8 @@ void Engine::run_phases(const Workplace& at, int64_t step, int64_t passes, int64
     with_inputs(m, [&] {
       nn::Context ctx = context_of(m);
       if (two_phases) ctx.states = nullptr;  // the first phase has written the next states
-      at.gradients.begin_micro_batch(m);
+      // A graph holds no exchange, so with graphs exchanges begin after the passes.
+      at.gradients.begin_micro_batch(m, ctx.last && !graphs_);
       passes_.train->run(ctx, inputs(), geometry_.global_batch, sums_->place_of(m));
       if (&at.queue == &queue_) sums_->finish_pass(m);
     });
@@ -300,8 +302,9 @@ std::string Engine::graphs_text() const {
     return "none, though run.cuda_graph = \"on\": " + problem;
   return fmt::format(
       "forward and backward of a pass are recorded when their shapes come again, then one launch; "
-      "at most {} graphs (run.cuda_graph_limit); evaluations and updates run without",
-      options_.graphs);
+      "at most {} graphs (run.cuda_graph_limit); evaluations and updates run without{}",
+      options_.graphs,
+      mesh_.shape.ranks() > 1 ? "; gradients are exchanged after the passes, not beside them" : "");
 }
 
 void Engine::submit(int64_t step, const Source& source) {

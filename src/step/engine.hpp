@@ -55,6 +55,7 @@ struct EngineOptions {
   // Set by tests that run a model of their own, which takes the place of `model`.
   std::function<std::unique_ptr<models::Model>()> make_model;
   shard::ShardingOptions sharding;
+  int64_t bucket_bytes = 0;  // of small units whose gradients are exchanged together
   DeterminismOptions determinism;
   optim::OptimizerOptions optimizer;
   std::vector<std::string> groups;  // regular expressions; the norms of each group are reported

@@ -38,6 +38,7 @@ step::EngineOptions Recipe::any_engine(int threads, device::Kind kind) const {
   o.model = model;
   o.memory = memory;
   o.sharding = sharding;
+  o.bucket_bytes = int64_t(mesh.bucket_mb * 0x1p20);
   o.determinism = determinism;
   o.seed = run.seed;
   o.threads = threads;

@@ -32,6 +32,8 @@ std::vector<Unused> turned_off(const Recipe& recipe) {
   add(recipe.mesh.gpu_exchange == comm::GpuExchange::mpi &&
           recipe.mesh.gpu_timeout_s != plain.mesh.gpu_timeout_s,
       "mesh.gpu_timeout_s", "it is about exchanges by NCCL, and mesh.gpu_exchange is \"mpi\"");
+  add(recipe.determinism.mesh && recipe.mesh.bucket_mb != plain.mesh.bucket_mb, "mesh.bucket_mb",
+      "at determinism.level \"mesh\" each unit is exchanged alone");
   add(recipe.precision.compute != host::Compute::fp16 &&
           recipe.precision.loss_scale != plain.precision.loss_scale,
       "precision.loss_scale",

@@ -2,13 +2,35 @@
 // Tests communicators on real ranks (run with 1, 2, 3 and 4). The suite runs on whole worlds in
 // both orders of summation, on groups and on the mesh.
 #include <bit>
+#include <chrono>
+#include <thread>
 
+#include "base/clock.hpp"
 #include "comm_suite.hpp"
 #include "ranks.hpp"
 
 namespace {
 
 using namespace tests;
+
+// An exchange ends while the main thread calls no MPI. The limit of time is for a failure alone.
+void beside_main(comm::Session& session) {
+  const int ranks = session.world().size();
+  if (ranks == 1) return;
+  for (SumOrder order : {SumOrder::library, SumOrder::tree}) {
+    if (order == SumOrder::tree && !std::has_single_bit(unsigned(ranks))) continue;
+    auto group = session.split(0, session.world().rank(), order);
+    std::vector<float> ones(1 << 20, 1.0f);
+    const int64_t before = session.background().finished;
+    comm::Ticket ticket = group->all_reduce(view(ones));
+    base::Stopwatch watch;
+    while (session.background().finished == before && watch.seconds() < 60)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    expect(session.background().finished > before, "an exchange ends beside the main thread");
+    ticket.wait();
+    expect(ones == std::vector<float>(ones.size(), float(ranks)), "and its sum is right");
+  }
+}
 
 int run(comm::Session& session, int, char**) {
   Comm& world = session.world();
@@ -33,6 +55,7 @@ int run(comm::Session& session, int, char**) {
     all_of(*session.split(0, world.rank(), order), order, queue);
   }
   agreements(world);
+  beside_main(session);
 
   // The group is ordered by key, not by world rank.
   auto reversed = session.split(5, ranks - 1 - world.rank(), SumOrder::library);

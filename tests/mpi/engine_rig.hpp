@@ -76,6 +76,8 @@ void check_mixed_strategies();
 // engine_left_out.cpp
 void check_frozen();
 void check_without_labels();
+// engine_overlap.cpp
+void check_overlap();
 // engine_model.cpp
 void check_draws();
 void check_inventory();

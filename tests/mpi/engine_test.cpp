@@ -18,6 +18,7 @@ int run(comm::Session& s, int, char**) {
   tests::check_frozen();
   tests::check_mixed_strategies();
   tests::check_without_labels();
+  tests::check_overlap();
   return tests::conclude("engine");
 }
 

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/mpi_lane.hpp"
+
+#include <sched.h>
+#include <time.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/signals.hpp"
+
+namespace comm {
+namespace {
+
+// A poll that computed longer has moved data, and probably finds more to move.
+constexpr double kMoved_s = 4e-6, kMovedPerExchange_s = 1e-6;
+// The rest after a poll that moved nothing. A shorter one would cost the computing thread on the
+// same core more than exchanges gain.
+constexpr std::chrono::microseconds kRest{200};
+
+// Seconds that this thread has computed. Others may have had the core in between.
+double computed_s() {
+  timespec t{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return double(t.tv_sec) + double(t.tv_nsec) * 1e-9;
+}
+
+}  // namespace
+
+MpiLane::MpiLane() { in_flight_.reserve(64); }
+
+MpiLane::~MpiLane() { stop(); }
+
+void MpiLane::stop() {
+  {
+    std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+void MpiLane::add(Work& work) {
+  work.in_flight = true;
+  in_flight_.push_back(&work);
+  if (!thread_.joinable() && !stop_) thread_ = std::thread([this] { loop(); });
+}
+
+void MpiLane::poll() {
+  try {
+    std::erase_if(in_flight_, [](Work* work) {
+      if (!work->advance()) return false;
+      work->in_flight = false;
+      return true;
+    });
+  } catch (...) {
+    error_ = std::current_exception();  // for the main thread
+  }
+}
+
+void MpiLane::wait_until(const std::function<bool()>& done) {
+  const Here here(*this);
+  std::unique_lock lock(mutex_);
+  while (!done() && !error_) {
+    poll();
+    if (done()) break;
+    lock.unlock();
+    sched_yield();
+    lock.lock();
+  }
+  if (error_) std::rethrow_exception(error_);
+}
+
+Background MpiLane::background() {
+  std::lock_guard lock(mutex_);
+  return background_;
+}
+
+void MpiLane::finish(Work& work) {
+  wait_until([&] { return !work.in_flight; });
+}
+
+void MpiLane::drain() {
+  wait_until([this] { return in_flight_.empty(); });
+}
+
+void MpiLane::loop() {
+  base::leave_signals_to_main();
+  base::make_signal_stack();
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock,
+                  [this] { return stop_ || (!in_flight_.empty() && !main_here_ && !error_); });
+    if (stop_) return;
+    const size_t before = in_flight_.size();
+    const double begin_s = computed_s();
+    poll();
+    const double seconds = computed_s() - begin_s;
+    background_.seconds += seconds;
+    background_.finished += int64_t(before - in_flight_.size());
+    if (seconds > kMoved_s + kMovedPerExchange_s * double(before)) {
+      lock.unlock();  // lets the main thread start an exchange
+      lock.lock();
+    } else {
+      changed_.wait_for(lock, kRest, [this] { return stop_; });
+    }
+  }
+}
+
+}  // namespace comm

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// Keeps MPI exchanges moving while the main thread computes. MPI moves data only inside its own
+// calls, so without help an exchange stands still until the main thread waits for it.
+//
+// One thread of this process polls the exchanges in flight and rests between polls. It stays away
+// while the main thread waits, because that one polls all exchanges itself, with less delay.
+// Calls of MPI never overlap (MPI_THREAD_SERIALIZED): while exchanges are in flight, every call
+// holds the lane's lock.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "comm/comm.hpp"
+
+namespace comm {
+
+class MpiLane {
+ public:
+  struct Work {
+    virtual ~Work() = default;
+    // Makes progress without waiting. Returns true when the exchange is over.
+    virtual bool advance() = 0;
+    bool in_flight = false;  // between start() and the end of the exchange
+  };
+
+  MpiLane();
+  ~MpiLane();
+  MpiLane(const MpiLane&) = delete;
+
+  // `begin` calls MPI to begin the exchange. It goes on in the background afterwards.
+  template <class Begin>
+  void start(Work& work, Begin begin) {
+    const Here here(*this);
+    std::lock_guard lock(mutex_);
+    begin();
+    add(work);
+  }
+  // Waits until the exchange is over. Throws the error of an exchange that failed.
+  void finish(Work& work);
+  // Waits until nothing is in flight. The main thread then calls MPI as it likes, until it starts
+  // the next exchange. No rank waits forever, because all ranks have started the same exchanges.
+  void drain();
+  // Ends the background thread, so that the job can be aborted.
+  void stop();
+  Background background();
+
+ private:
+  // While it exists, the background thread leaves the lock to the main thread.
+  class Here {
+   public:
+    explicit Here(MpiLane& lane) : lane_(lane) { lane_.main_here_ = true; }
+    ~Here() {
+      {
+        std::lock_guard lock(lane_.mutex_);
+        lane_.main_here_ = false;
+      }
+      lane_.changed_.notify_all();
+    }
+    Here(const Here&) = delete;
+
+   private:
+    MpiLane& lane_;
+  };
+  void add(Work& work);  // needs the lock
+  void poll();           // needs the lock
+  void wait_until(const std::function<bool()>& done);
+  void loop();
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Work*> in_flight_;  // in the order of their starts
+  std::exception_ptr error_;
+  std::atomic<bool> main_here_{false};
+  bool stop_ = false;
+  Background background_;
+  std::thread thread_;  // runs from the first exchange on
+};
+
+}  // namespace comm

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tests when gradients are exchanged: which exchanges begin when a block closes, what they join,
+// and when the first wait comes. The communicators of this test end no exchange before its wait.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "shard/stores.hpp"
+
+namespace {
+
+using device::View;
+using shard::Placement;
+
+// Writes what happens into a log: "fsdp 64" for an exchange of 64 elements that begins, "wait fsdp
+// 64" for its wait.
+class LoggingComm : public comm::Comm {
+ public:
+  LoggingComm(std::string name, int size, std::vector<std::string>& log)
+      : name_(std::move(name)), size_(size), log_(log) {}
+  int rank() const override { return 0; }
+  int size() const override { return size_; }
+  comm::Ticket all_gather(View, View, device::Queue&) override { return {}; }
+  comm::Ticket reduce_scatter(View send, View, device::Queue&) override {
+    return start("scatter " + std::to_string(send.count));
+  }
+  comm::Ticket all_reduce(View view, device::Queue&) override {
+    return start(std::to_string(view.count));
+  }
+  void broadcast(View, int) override {}
+  void barrier() override {}
+  int64_t min(int64_t v) override { return v; }
+  int64_t max(int64_t v) override { return v; }
+  int64_t sum(int64_t v) override { return v; }
+  double max(double v) override { return v; }
+  std::vector<std::string> gather_text(const std::string& t) override { return {t}; }
+  std::string broadcast_text(const std::string& t, int) override { return t; }
+
+ private:
+  struct Work : comm::Ticket::Work {
+    std::string text;
+    std::vector<std::string>* log = nullptr;
+    void wait() override { log->push_back("wait " + text); }
+  };
+  comm::Ticket start(const std::string& what) {
+    if (size_ == 1) return {};
+    works_.push_back(std::make_unique<Work>());
+    works_.back()->text = name_ + " " + what;
+    works_.back()->log = &log_;
+    log_.push_back(works_.back()->text);
+    return comm::Ticket(works_.back().get());
+  }
+  std::string name_;
+  int size_;
+  std::vector<std::string>& log_;
+  std::vector<std::unique_ptr<Work>> works_;
+};
+
+// Three blocks of one tensor each, with 32, 64 and 96 elements, on one rank of a mesh.
+struct Rank {
+  std::vector<std::string> log;
+  std::vector<std::string>* ends = nullptr;  // receives what happens when the store is destroyed
+  comm::Mesh mesh;
+  device::Queue queue{device::Kind::cpu};
+  device::Ledger ledger;
+  shard::Layout layout;
+  std::unique_ptr<shard::GradientStore> store;
+  shard::GradientStore& gradients;
+
+  static shard::Layout make_layout(Placement parameters, Placement optimizer, int fsdp) {
+    std::vector<shard::Parameter> all;
+    for (int b = 0; b < 3; ++b)
+      all.push_back(
+          {.path = "p" + std::to_string(b), .shape = {32 * (b + 1)}, .init = {}, .block = b});
+    shard::ShardingOptions options;
+    options.parameters = parameters;
+    options.optimizer = optimizer;
+    return shard::Layout(all, {"a", "b", "c"}, options, fsdp, fsdp);
+  }
+  comm::Mesh make_ranks(comm::MeshShape shape) {
+    comm::Mesh m;
+    m.shape = shape;
+    m.fsdp = std::make_unique<LoggingComm>("fsdp", shape.fsdp, log);
+    m.replica = std::make_unique<LoggingComm>("replica", shape.replica, log);
+    return m;
+  }
+  Rank(comm::MeshShape shape, Placement parameters, Placement optimizer, bool tree,
+       int64_t accumulation, int64_t bucket_elements)
+      : mesh(make_ranks(shape)),
+        layout(make_layout(parameters, optimizer, shape.fsdp)),
+        store(std::make_unique<shard::GradientStore>(
+            shard::Fabric{layout, mesh, queue, ledger, tree}, accumulation, bucket_elements * 4)),
+        gradients(*store) {}
+  ~Rank() {
+    log.clear();
+    store.reset();
+    if (ends) *ends = log;
+  }
+
+  // Runs the backward pass of a micro-batch and returns what happened in it.
+  std::vector<std::string> backward(int64_t m, bool completes) {
+    log.clear();
+    gradients.begin_micro_batch(m, completes);
+    for (int block = 2; block >= 0; --block) {
+      gradients.open(block);
+      log.push_back("block " + std::to_string(block));
+      gradients.close(block);
+    }
+    return log;
+  }
+  std::vector<std::string> finish() {
+    log.clear();
+    gradients.finish_step();
+    return log;
+  }
+};
+
+using Log = std::vector<std::string>;
+constexpr Placement kWhole = Placement::replicated, kPart = Placement::sharded;
+
+TEST(Exchanges, BeginWhenABlockClosesInTheLastMicroBatch) {
+  Rank rank({1, 2}, kWhole, kWhole, false, 2, 0);
+  for (int step = 0; step < 2; ++step) {
+    rank.gradients.begin_step();
+    EXPECT_EQ(rank.backward(0, false), (Log{"block 2", "block 1", "block 0"}));
+    EXPECT_EQ(rank.backward(1, true),
+              (Log{"block 2", "fsdp 96", "block 1", "fsdp 64", "block 0", "fsdp 32"}));
+    EXPECT_EQ(rank.finish(), (Log{"wait fsdp 96", "wait fsdp 64", "wait fsdp 32"}));
+  }
+}
+
+TEST(Exchanges, BeginAfterPassesThatCannotHoldThem) {
+  Rank rank({1, 2}, kWhole, kWhole, false, 1, 0);
+  rank.gradients.begin_step();
+  EXPECT_EQ(rank.backward(0, false), (Log{"block 2", "block 1", "block 0"}));
+  EXPECT_EQ(rank.finish(),
+            (Log{"fsdp 96", "fsdp 64", "fsdp 32", "wait fsdp 96", "wait fsdp 64", "wait fsdp 32"}));
+}
+
+TEST(Exchanges, OfSmallUnitsAreJoined) {
+  auto joined = [](int64_t bucket_elements) {
+    Rank rank({1, 2}, kWhole, kWhole, false, 1, bucket_elements);
+    rank.gradients.begin_step();
+    return rank.backward(0, true);
+  };
+  EXPECT_EQ(joined(95), (Log{"block 2", "fsdp 96", "block 1", "fsdp 64", "block 0", "fsdp 32"}));
+  EXPECT_EQ(joined(159), (Log{"block 2", "fsdp 96", "block 1", "block 0", "fsdp 96"}));
+  EXPECT_EQ(joined(160), (Log{"block 2", "block 1", "fsdp 160", "block 0", "fsdp 32"}));
+  EXPECT_EQ(joined(192), (Log{"block 2", "block 1", "block 0", "fsdp 192"}));
+}
+
+TEST(Exchanges, OfAShardedOptimizerBeginLikewise) {
+  Rank rank({1, 2}, kWhole, kPart, false, 2, 1000);
+  rank.gradients.begin_step();
+  EXPECT_EQ(rank.backward(0, false), (Log{"block 2", "block 1", "block 0"}));
+  EXPECT_EQ(rank.backward(1, true), (Log{"block 2", "fsdp scatter 96", "block 1", "fsdp scatter 64",
+                                         "block 0", "fsdp scatter 32"}));
+}
+
+// The sum over replicas follows that over the group while the next blocks compute.
+TEST(Exchanges, GoOnOverReplicas) {
+  Rank both({2, 2}, kWhole, kWhole, false, 1, 0);
+  both.gradients.begin_step();
+  EXPECT_EQ(both.backward(0, true),
+            (Log{"block 2", "fsdp 96", "block 1", "fsdp 64", "wait fsdp 96", "replica 96",
+                 "block 0", "fsdp 32", "wait fsdp 64", "replica 64"}));
+  EXPECT_EQ(both.finish(), (Log{"wait fsdp 32", "replica 32", "wait replica 96", "wait replica 64",
+                                "wait replica 32"}));
+  Rank replicas({2, 1}, kWhole, kWhole, false, 1, 0);
+  replicas.gradients.begin_step();
+  EXPECT_EQ(replicas.backward(0, true),
+            (Log{"block 2", "replica 96", "block 1", "replica 64", "block 0", "replica 32"}));
+}
+
+// Along the tree each micro-batch is exchanged. A wait comes when its buffer is needed again.
+TEST(Exchanges, AlongTheTreeBeginInEachMicroBatch) {
+  Rank rank({1, 2}, kWhole, kWhole, true, 2, 1000);
+  rank.gradients.begin_step();
+  EXPECT_EQ(rank.backward(0, false), (Log{"block 2", "fsdp 96", "block 1", "fsdp 64",
+                                          "wait fsdp 96", "block 0", "fsdp 32"}));
+  EXPECT_EQ(rank.backward(1, true),
+            (Log{"wait fsdp 64", "block 2", "fsdp 96", "wait fsdp 32", "block 1", "fsdp 64",
+                 "wait fsdp 96", "block 0", "fsdp 32"}));
+  EXPECT_EQ(rank.finish(), (Log{"wait fsdp 64", "wait fsdp 32"}));
+}
+
+// Exchanges use the memory of the store, which an error may destroy while they are in flight.
+TEST(Exchanges, EndBeforeTheirMemory) {
+  auto rank = std::make_unique<Rank>(comm::MeshShape{1, 2}, kWhole, kWhole, false, 1, 0);
+  Log log;
+  rank->ends = &log;
+  rank->gradients.begin_step();
+  rank->backward(0, true);
+  rank.reset();
+  EXPECT_EQ(log, (Log{"wait fsdp 96", "wait fsdp 64", "wait fsdp 32"}));
+}
+
+}  // namespace
