@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "base/clock.hpp"
+#include "device/op_timer.hpp"
 #include "device/queue.hpp"
 #include "device/range.hpp"
 #include "device/types.hpp"
@@ -73,6 +74,20 @@ concept RunsTogether = requires(std::span<const Args> all, Queue& queue) {
   run_cuda(all, queue);
 };
 
+// Puts an op into a GPU's queue with `put`. Profilers and messages know its name. A timer of the
+// queue measures it, and then `cost` returns its work.
+template <class CostOf, class Put>
+void put_into(Queue& queue, Op op, const CostOf& cost, const Put& put) {
+  device::Range range(name_of(op));
+  queue.set_op(name_of(op));
+  device::OpTimer* timer = queue.recording() ? nullptr : queue.timer();
+  if (timer) timer->begin(queue);
+  put();
+  if (!timer) return;
+  const Cost all = cost();
+  timer->end({int(op), all.flops, all.bytes}, queue);
+}
+
 // Runs the op that the type of its arguments names.
 template <class Args>
 void run(const Args& args, Queue& queue) {
@@ -91,12 +106,14 @@ void run(const Args& args, Queue& queue) {
   }
   double begin = base::now_s();
   if (queue.kind() == device::Kind::cuda) {
-    device::Range range(name_of(Args::op));
-    queue.set_op(name_of(Args::op));
-    if constexpr (RunsTogether<Args>)
-      run_cuda(std::span<const Args>(&args, 1), queue);
-    else
-      run_cuda(args, queue);
+    put_into(
+        queue, Args::op, [&] { return c; },
+        [&] {
+          if constexpr (RunsTogether<Args>)
+            run_cuda(std::span<const Args>(&args, 1), queue);
+          else
+            run_cuda(args, queue);
+        });
   } else {
     run_cpu(args, queue);
   }
@@ -132,11 +149,16 @@ void run_all(std::span<const Args> all, Queue& queue) {
   }
   for (const Args& args : all) check(args);
   const double begin = base::now_s();
-  {
-    device::Range range(name_of(Args::op));
-    queue.set_op(name_of(Args::op));
-    run_cuda(all, queue);
-  }
+  auto work = [&] {
+    Cost sum;
+    for (const Args& args : all) {
+      const Cost c = cost(args);
+      sum.flops += c.flops;
+      sum.bytes += c.bytes;
+    }
+    return sum;
+  };
+  put_into(queue, Args::op, work, [&] { run_cuda(all, queue); });
   double seconds = base::now_s() - begin;
   for (const Args& args : all) {
     const Cost c = cost(args);

@@ -83,13 +83,26 @@ set_tests_properties(unit_cuda_on_cpu PROPERTIES LABELS "unit;cuda" ENVIRONMENT 
 add_test(NAME unit_kernels_gpu COMMAND test_kernels --kind=cuda)
 set_tests_properties(unit_kernels_gpu PROPERTIES LABELS "unit;cuda" SKIP_RETURN_CODE 77)
 
-# The table of tools/gpu_check. This test only shows that the program runs.
-add_executable(kernel_table gpu/kernel_table.cpp gpu/kernel_rows.cpp)
-target_link_libraries(kernel_table PRIVATE trainer_kernels nlohmann_json::nlohmann_json)
+# The programs of tools/gpu_check, for a GPU and for the emulated one. This test only shows that the
+# table runs on CPUs.
+file(GLOB table_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/gpu/kernel_*.cpp)
+add_library(kernel_table_objects OBJECT ${table_sources})
+target_link_libraries(kernel_table_objects PRIVATE trainer_base nlohmann_json::nlohmann_json)
+add_executable(kernel_table $<TARGET_OBJECTS:kernel_table_objects>)
+add_executable(kernel_table_on_emulator $<TARGET_OBJECTS:kernel_table_objects> $<TARGET_OBJECTS:cuda_on_cpu>)
+add_executable(gpu_libraries_on_emulator gpu/gpu_libraries.cpp $<TARGET_OBJECTS:cuda_on_cpu> $<TARGET_OBJECTS:nccl_on_cpu>)
+target_include_directories(gpu_libraries_on_emulator BEFORE PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/cuda_on_cpu)
+target_compile_options(gpu_libraries_on_emulator PRIVATE -Wno-unknown-pragmas -fno-strict-aliasing)
+target_link_libraries(gpu_libraries_on_emulator PRIVATE trainer_comm)
+foreach(program kernel_table kernel_table_on_emulator)
+  target_link_libraries(${program} PRIVATE trainer_kernels nlohmann_json::nlohmann_json)
+endforeach()
 add_test(NAME kernel_table_on_cpu COMMAND kernel_table --kind=cpu --models=tiny --seconds=0.0003)
 set_tests_properties(kernel_table_on_cpu PROPERTIES LABELS "unit;cuda" ENVIRONMENT OMP_WAIT_POLICY=passive)
 
 if(TRAINER_HAS_CUDA)
+  add_executable(gpu_libraries gpu/gpu_libraries.cpp)
+  target_link_libraries(gpu_libraries PRIVATE trainer_kernels)
   # cuDNN plans without a GPU if it finds a libcuda.so.1. The toolkit has a stub of this library.
   add_executable(plan_attention gpu/plan_attention.cpp)
   add_executable(plan_convolution gpu/plan_convolution.cpp)

@@ -153,6 +153,11 @@ void* make_event() {
   check_cuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "making an event");
   return event;
 }
+void* make_timing_event() {
+  cudaEvent_t event = nullptr;
+  check_cuda(cudaEventCreateWithFlags(&event, 0), "making an event that keeps its time");
+  return event;
+}
 void free_event(void* event) { cudaEventDestroy(static_cast<cudaEvent_t>(event)); }
 void record(void* event, void* stream) {
   check_cuda(cudaEventRecord(static_cast<cudaEvent_t>(event), static_cast<cudaStream_t>(stream)),
@@ -175,6 +180,13 @@ bool reached(void* event) {
   else
     check_cuda(status, "asking for an event");
   return status == cudaSuccess;
+}
+double seconds_between(void* begin, void* end) {
+  float ms = 0;
+  check_cuda(
+      cudaEventElapsedTime(&ms, static_cast<cudaEvent_t>(begin), static_cast<cudaEvent_t>(end)),
+      "asking for the time between events");
+  return 1e-3 * double(ms);
 }
 
 void copy(void* to, const void* from, size_t bytes, void* stream) {

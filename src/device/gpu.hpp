@@ -40,11 +40,14 @@ void* make_stream();
 void free_stream(void* stream);
 void wait_for_stream(void* stream);
 void* make_event();
+void* make_timing_event();  // also keeps the time at which it is reached
 void free_event(void* event);
 void record(void* event, void* stream);
 void wait(void* event, void* stream);  // later work of `stream` starts after the event
 void wait_for_event(void* event);      // the host waits
 bool reached(void* event);             // true if the work before the event is done
+// Both are timing events that were reached.
+double seconds_between(void* begin, void* end);
 // Copies between any two of host and device.
 void copy(void* to, const void* from, size_t bytes, void* stream);
 // From begin to end (or drop) the work that this thread puts into the stream is recorded, not run.

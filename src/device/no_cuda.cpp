@@ -32,11 +32,13 @@ void* make_stream() { none(); }
 void free_stream(void*) { none(); }
 void wait_for_stream(void*) { none(); }
 void* make_event() { none(); }
+void* make_timing_event() { none(); }
 void free_event(void*) { none(); }
 void record(void*, void*) { none(); }
 void wait(void*, void*) { none(); }
 void wait_for_event(void*) { none(); }
 bool reached(void*) { none(); }
+double seconds_between(void*, void*) { none(); }
 void copy(void*, const void*, size_t, void*) { none(); }
 void begin_recording(void*) { none(); }
 Recorded end_recording(void*) { none(); }

@@ -19,6 +19,7 @@ namespace device {
 
 const char* name_of(Kind kind);
 class Ledger;
+class OpTimer;
 
 struct OpCost {
   int64_t calls = 0;
@@ -28,7 +29,7 @@ struct OpCost {
   double seconds = 0;  // 0 under plan
 };
 
-// A call of an op under plan. Calls with equal work are equal.
+// A call of an op, under plan or of a timer. Calls with equal work are equal.
 struct PlannedCall {
   int op = 0;
   int64_t flops = 0, bytes = 0;
@@ -128,6 +129,9 @@ class Queue {
   // The last op put into a GPU's queue, for messages.
   const char* op() const { return op_; }
   void set_op(const char* name) { op_ = name; }
+  // Measures the ops of a GPU's queue from now on; null: none is measured.
+  void set_timer(OpTimer* timer) { timer_ = timer; }
+  OpTimer* timer() const { return timer_; }
   // True while work put into a GPU's queue is recorded, not run (graphs.hpp).
   bool recording() const { return recording_; }
   void set_recording(bool recording) { recording_ = recording; }
@@ -166,6 +170,7 @@ class Queue {
   Costs costs_;
   const char* op_ = "none";
   bool recording_ = false;
+  OpTimer* timer_ = nullptr;
 };
 
 }  // namespace device

@@ -22,34 +22,41 @@ std::string choices_in(const std::string& file, const std::string& platform) {
   return "";
 }
 
-void agree_on_platform(comm::Comm& world, const std::string& mine) {
+// Returns false, or throws if it is needed, unless all ranks have rank 0's platform.
+bool agree_on_platform(comm::Comm& world, const std::string& mine, bool needed) {
   const std::vector<std::string> all = world.gather_text(mine);
-  for (size_t rank = 1; rank < all.size(); ++rank)
-    if (all[rank] != all[0])
-      throw base::Error(
-          base::Exit::mesh,
-          fmt::format("run.gemm_search = \"on\" wants the same GPU and library everywhere: rank 0 "
-                      "has {}, rank {} has {}; \"off\" does without",
-                      all[0], rank, all[rank]),
-          true);
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] == all[0]) continue;
+    const std::string text = fmt::format("rank 0 has {}, rank {} has {}", all[0], rank, all[rank]);
+    if (needed)
+      throw base::Error(base::Exit::mesh,
+                        "run.gemm_search = \"on\" wants the same GPU and library everywhere: " +
+                            text + "; \"off\" does without",
+                        true);
+    if (world.rank() == 0)
+      log::warning("{}: products take the library's first proposals (run.gemm_search)", text);
+    return false;
+  }
+  return true;
 }
 
 }  // namespace
 
 std::function<void(device::Queue&)> product_chooser(comm::Comm& world, const std::string& file,
-                                                    bool writes) {
-  return [&world, file, writes](device::Queue& queue) {
+                                                    const ChooserOptions& options) {
+  return [&world, file, options](device::Queue& queue) {
     base::Stopwatch watch;
     const std::string platform = kernels::gemm_platform();
-    agree_on_platform(world, platform);
+    if (!agree_on_platform(world, platform, options.needs_one_platform)) return;
     kernels::GemmSearch found;
     if (world.rank() == 0) {
-      const std::string known = choices_in(file, platform);
-      found = kernels::search_gemms(known, queue);
-      if (writes && !file.empty() && found.timed > 0)
+      found.choices = choices_in(file, platform);
+      if (options.times) found = kernels::search_gemms(found.choices, queue);
+      if (options.writes && !file.empty() && found.timed > 0)
         io::write_file_atomically(file, platform + "\n" + found.choices);
     }
     kernels::use_gemm_choices(world.broadcast_text(found.choices, 0));
+    if (!options.times) return;
     log::line(
         "products {} shapes, {} of them timed now: {} take another algorithm than the first "
         "proposed, one call of each {:.3g} -> {:.3g} ms{}; s={:.1f}{}",

@@ -5,16 +5,28 @@
 
 #include <functional>
 #include <string>
+#include <utility>
 
 #include "comm/comm.hpp"
 #include "device/queue.hpp"
 
 namespace host {
 
-// Returns EngineOptions::choose_products; empty if nothing is searched. Rank 0 reads the choices of
-// `file` ("": no file) if they were made for this GPU. It times the missing ones, writes all back
-// and sends them to the other ranks. All ranks call the returned function.
+enum class GemmSearch { automatic, off, on };
+inline constexpr std::pair<const char*, GemmSearch> kGemmSearchNames[] = {
+    {"auto", GemmSearch::automatic}, {"off", GemmSearch::off}, {"on", GemmSearch::on}};
+
+struct ChooserOptions {
+  bool times = true;   // shapes without a choice; else they take the first proposal
+  bool writes = true;  // the choices to the file
+  // An error if ranks have different GPUs or libraries; else a warning, and first proposals.
+  bool needs_one_platform = true;
+};
+
+// Returns EngineOptions::choose_products. Rank 0 reads the choices of `file` ("": no file) if they
+// were made for this GPU. It times the missing ones, writes all back and sends them to the other
+// ranks. All ranks call the returned function.
 std::function<void(device::Queue&)> product_chooser(comm::Comm& world, const std::string& file,
-                                                    bool writes = true);
+                                                    const ChooserOptions& options);
 
 }  // namespace host

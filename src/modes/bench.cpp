@@ -14,6 +14,7 @@
 #include "host/mfu.hpp"
 #include "host/threads.hpp"
 #include "job/failure.hpp"
+#include "modes/bench_gpu_ops.hpp"
 #include "modes/bench_steps.hpp"
 #include "modes/bench_tables.hpp"
 #include "modes/mode.hpp"
@@ -189,6 +190,7 @@ void bench(Job& job) {
   if (on_gpu) {
     add_transfers(summary, times.transfers);
     add_paths(summary, times.paths);
+    if (recipe.bench.op_steps > 0 && !engine.graphs()) add_gpu_ops(summary, job, times.submitted);
   } else {
     add_ops(summary, ops, times);
   }

@@ -55,7 +55,6 @@ StepTimes time_steps(Job& job) {
   // timed ones is submitted, so that all are timed alike.
   const bool ahead = engine.runs_ahead();
   const int64_t warmup = options.warmup_steps, steps = warmup + options.steps;
-  int64_t submitted = 0;
   data::Loader loader(job.data(), job.recipe().data.loader,
                       training_plan(engine.geometry(), job.mesh(), 0, steps + ahead));
   host::StolenTime stolen(world, job.session().local_size() == world.size());
@@ -79,7 +78,7 @@ StepTimes time_steps(Job& job) {
     if (!ahead) world.barrier();
     stolen.since_last();
     if (!ahead) watch.restart();
-    while (submitted < step + ahead) submit(++submitted);
+    while (times.submitted < step + ahead) submit(++times.submitted);
     const step::StepReport& report = engine.report(step);
     double s = world.max(watch.restart());
     times.loss = report.loss();
@@ -96,7 +95,7 @@ StepTimes time_steps(Job& job) {
     if (times.all.size() >= 2 && world.max(timed.seconds()) > options.max_s) break;
   }
   times.background = job.session().background().since(before);
-  if (ahead) engine.report(submitted);  // the GPU is busy until this step is done
+  if (ahead) engine.report(times.submitted);  // the GPU is busy until this step is done
   finish(times, alone);
   return times;
 }

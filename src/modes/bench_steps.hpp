@@ -21,6 +21,7 @@ struct StepTimes {
   double exposed_s = 0;
   comm::Background background;  // over all steps
   double loss = 0;
+  int64_t submitted = 0;        // steps, with those of the warm-up
   device::Transfers transfers;  // transfers of one step
   kernels::PathCounts paths{};  // of one step, the ways of its ops on a GPU
   double mean() const;

@@ -118,8 +118,8 @@ void print_graphs(device::Queue& queue, double steps) {
       double(c.launches) / steps, c.recorded, c.seconds / steps * 1e3);
 }
 
-// On a GPU the queue knows only what ops cost the host, which runs ahead. A profiler and
-// tools/gpu_check measure their time on the GPU.
+// On a GPU the queue knows only what ops cost the host, which runs ahead. bench.op_steps measures
+// their time on the GPU.
 void print_launches(step::Engine& engine, const StepTimes& times) {
   const double n = double(times.all.size());
   log::line("{:<22}{:>8}{:>12}{:>12}{:>12}", "op (per step)", "calls", "host ms", "GFLOP", "GB");

@@ -109,8 +109,15 @@ void Job::build_engine(const std::string& choices) {
           ? recipe_.engine(data_size(), threads_, device_.kind)
           : recipe_.forward_engine(access_.work, mesh_.shape.ranks(), threads_, device_.kind);
   if (session_) {
-    if (recipe_.run.gemm_search)
-      options.choose_products = host::product_chooser(*mesh_.world, choices, access_.trains);
+    // At level "mesh" two runs must agree to the bit, so nothing is chosen by time unless asked
+    // for. Jobs that do not train take the choices of their run, and time none.
+    const bool asked = recipe_.run.gemm_search == host::GemmSearch::on;
+    if (asked ||
+        (recipe_.run.gemm_search == host::GemmSearch::automatic && !recipe_.determinism.mesh))
+      options.choose_products = host::product_chooser(*mesh_.world, choices,
+                                                      {.times = asked || access_.trains,
+                                                       .writes = access_.trains,
+                                                       .needs_one_platform = asked});
     need_memory(options);
   }
   engine_ =

@@ -13,6 +13,10 @@ void BenchOptions::bind(config::Table& t) {
       .min(1)
       .on_resume(OnResume::may_change);
   t.key("steps", steps, "timed steps").min(1).on_resume(OnResume::may_change);
+  t.key("op_steps", op_steps,
+        "on GPUs, steps after the timed ones in which the GPU measures each op; 0 = none")
+      .min(0)
+      .on_resume(OnResume::may_change);
   t.key("max_s", max_s, "stop timing after this, with at least two timed steps")
       .above(0)
       .unit("s")

@@ -14,7 +14,7 @@ namespace train {
 
 // [bench]
 struct BenchOptions {
-  int64_t warmup_steps = 2, steps = 6;
+  int64_t warmup_steps = 2, steps = 6, op_steps = 0;
   double max_s = 120;
   void bind(config::Table& t);
 };

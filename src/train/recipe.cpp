@@ -43,10 +43,11 @@ void RunOptions::bind(config::Table& t) {
       .max(1 << 16)
       .unit("graphs")
       .on_resume(OnResume::may_change);
-  t.choice("gemm_search", gemm_search, {{"off", false}, {"on", true}},
+  t.choice("gemm_search", gemm_search, host::kGemmSearchNames,
            "algorithms of products on GPUs: off: cuBLASLt's first proposals, the same in every "
            "run; on: the fastest of eight, timed by rank 0 at the first start and kept in "
-           "RUN/gemm_search.txt; a run with a copy of that file has the same bits")
+           "RUN/gemm_search.txt; a run with a copy of that file has the same bits; auto: on in "
+           "training if all ranks have the same GPU, and off at determinism.level \"mesh\"")
       .on_resume(OnResume::may_change);
 }
 

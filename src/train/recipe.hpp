@@ -12,6 +12,7 @@
 #include "data/stream/order.hpp"
 #include "eval/evaluator.hpp"
 #include "host/device_choice.hpp"
+#include "host/gemm_choice.hpp"
 #include "host/mfu.hpp"
 #include "job/stops.hpp"
 #include "models/model.hpp"
@@ -32,7 +33,7 @@ struct RunOptions {
   int64_t threads = 0;
   int64_t seed = 0;
   std::string notes;
-  bool gemm_search = false;
+  host::GemmSearch gemm_search = host::GemmSearch::automatic;
   bool cuda_graph = false;
   int64_t cuda_graph_limit = 64;
   void bind(config::Table& t);

@@ -12,6 +12,8 @@ std::vector<Unused> only_for_gpus(const Recipe& recipe) {
     out.push_back({"run.gemm_search", "it is about products on GPUs"});
   if (recipe.run.cuda_graph != plain.run.cuda_graph)
     out.push_back({"run.cuda_graph", "it is about passes of GPUs"});
+  if (recipe.bench.op_steps != plain.bench.op_steps)
+    out.push_back({"bench.op_steps", "it is about ops of GPUs"});
   if (recipe.mesh.gpu_exchange != plain.mesh.gpu_exchange)
     out.push_back({"mesh.gpu_exchange", "it is about exchanges between GPUs"});
   if (recipe.mesh.gpu_timeout_s != plain.mesh.gpu_timeout_s)
@@ -29,6 +31,8 @@ std::vector<Unused> turned_off(const Recipe& recipe) {
   };
   add(!recipe.run.cuda_graph && recipe.run.cuda_graph_limit != plain.run.cuda_graph_limit,
       "run.cuda_graph_limit", "run.cuda_graph is \"off\"");
+  add(recipe.run.cuda_graph && recipe.bench.op_steps != plain.bench.op_steps, "bench.op_steps",
+      "run.cuda_graph is \"on\", and ops in a graph are not measured");
   add(recipe.mesh.gpu_exchange == comm::GpuExchange::mpi &&
           recipe.mesh.gpu_timeout_s != plain.mesh.gpu_timeout_s,
       "mesh.gpu_timeout_s", "it is about exchanges by NCCL, and mesh.gpu_exchange is \"mpi\"");

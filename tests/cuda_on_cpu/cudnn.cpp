@@ -218,6 +218,7 @@ const char* cudnnGetErrorString(cudnnStatus_t status) {
 void cudnnGetLastErrorString(char* message, size_t size) {
   std::snprintf(message, size, "emulated cuDNN");
 }
+size_t cudnnGetVersion() { return 91900; }
 cudnnStatus_t cudnnCreate(cudnnHandle_t* handle) {
   static EmulatedDnn one;
   *handle = &one;

@@ -154,6 +154,7 @@ using cudnnBackendDescriptor_t = void*;
 
 const char* cudnnGetErrorString(cudnnStatus_t);
 void cudnnGetLastErrorString(char* message, size_t size);
+size_t cudnnGetVersion();
 cudnnStatus_t cudnnCreate(cudnnHandle_t*);
 cudnnStatus_t cudnnSetStream(cudnnHandle_t, cudaStream_t);
 cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t, cudnnBackendDescriptor_t*);

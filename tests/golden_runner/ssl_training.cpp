@@ -20,14 +20,15 @@ using device::View;
 using Tensors = std::map<std::string, std::vector<float>>;
 
 // 16-bit activations: each value is off by up to 1/512 of itself, 2^15 times more than in f32.
-// Training amplifies roundings in networks as narrow as the recorded ones. A set's own tolerance is
-// 8 times what f32 roundings have become there, so outputs and losses get 2^15 times as much, and
-// at most a part of their largest value. Ten runs of all kinds need at most 0.6 of that.
-constexpr double kNarrowRoundings = 32768, kMostOfLargest = 0.2;
+// Training amplifies roundings in networks as narrow as the recorded ones, in the published code as
+// here. Its recorded runs, repeated under PyTorch's bf16 autocast, deviate from themselves by 0.35
+// of the largest loss. A set's own tolerance is 8 times what f32 roundings have become there, so
+// outputs and losses get twice 2^15 times as much, and at most a part of their largest value.
+constexpr double kNarrowRoundings = 65536, kMostOfLargest = 0.4;
 // Tensors are compared by the direction in which they moved from their initial values: 1 - cosine,
-// mean over tensors. A run that goes elsewhere has 1. The same ten runs reach 0.25 in the first
-// step, 0.39 after later ones, 0.04 for running statistics, and 0.18 for teachers and queues.
-constexpr double kFirstMove = 0.4, kLaterMoves = 0.75, kStatisticsMove = 0.15, kStateMove = 0.4;
+// mean over tensors. A run that goes elsewhere has 1. Those repeated runs have 0.06 in the first
+// step, 0.55 after later ones, 0.19 for running statistics, and 0.43 for teachers and queues.
+constexpr double kFirstMove = 0.3, kLaterMoves = 0.75, kStatisticsMove = 0.25, kStateMove = 0.5;
 
 constexpr const char* kStatistics = "running statistics";
 

@@ -9,7 +9,7 @@ import re
 import shutil
 
 import harness
-from cuda_harness import CPU, EMULATED, SETTINGS, CudaTest
+from cuda_harness import CPU, EMULATED, ON_GPU, SETTINGS, CudaTest
 from harness import sets
 
 FP16 = ["precision.compute=fp16", "precision.loss_scale.init=1024", "precision.loss_scale.growth_interval=2", "optimizer.kind=adamw"]
@@ -37,7 +37,7 @@ class Combinations(CudaTest):
         harness.TRAINER = EMULATED
         for policy, words in (("skip", "guard    1 steps without an update"), ("rewind", "went back to step 3; 12 examples are left out")):
             folder = f"{self.folder}/{policy}"
-            args = self.poisoned(policy, *sets("checkpoint.every_steps=3", "run.device=cuda", "profile.forbid_waits=true", *FP16))
+            args = self.poisoned(policy, *sets("checkpoint.every_steps=3", *ON_GPU, "profile.forbid_waits=true", *FP16))
             self.expect(0, words, "fp16     0 steps without an update because gradients overflowed", args=[*args, "--dir", folder],
                         timeout=harness.GUARD)
             rows = self.rows(folder=folder)
@@ -95,7 +95,7 @@ class Combinations(CudaTest):
         self.expect(2, key, words, args=[self.deck(), "--validate", *sets(*settings)])
 
     def test_settings_of_no_use(self):
-        for setting, key in (("run.gemm_search=on", "run.gemm_search"), ("mesh.gpu_exchange=nccl", "mesh.gpu_exchange"),
+        for setting, key in (("run.gemm_search=off", "run.gemm_search"), ("mesh.gpu_exchange=nccl", "mesh.gpu_exchange"),
                              ("mesh.gpu_timeout_s=9", "mesh.gpu_timeout_s"), ("profile.forbid_waits=true", "profile.forbid_waits")):
             self.refuse(f"{setting}: it is about", 'and run.device is "cpu": leave it out, or compute on GPUs', setting)
             # The result of "auto" depends on the machine, so the log reports the key, also for a

@@ -17,7 +17,7 @@ import numpy as np
 from PIL import Image
 
 import harness
-from cuda_harness import EMULATED, CudaTest
+from cuda_harness import EMULATED, ON_GPU, CudaTest
 from harness import sets
 
 
@@ -82,7 +82,7 @@ class Figures(CudaTest):
                 self.assertLess(min(parts), 0.9, f"{part} on {ranks} ranks: {parts}")
 
     def test_a_bench_times_no_warm_up(self):
-        few = ["bench.warmup_steps=2", "bench.steps=3", "train.global_batch=4", "run.device=cuda"]
+        few = ["bench.warmup_steps=2", "bench.steps=3", "train.global_batch=4", *ON_GPU]
         harness.TRAINER = EMULATED
         results = {}
         for slow_step in (2, 4):  # a warm-up step, then the second timed one

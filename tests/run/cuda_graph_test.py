@@ -7,7 +7,7 @@ Passes that no graph can repeat run without graphs and log this, or the key is r
 import re
 
 import harness
-from cuda_harness import EMULATED, CudaTest
+from cuda_harness import EMULATED, ON_GPU, CudaTest
 from harness import sets
 
 # an odd number of passes, so the first pass of a step alternates between the sets of inputs
@@ -108,7 +108,7 @@ class CudaGraph(CudaTest):
 
     def test_bench(self):
         harness.TRAINER = EMULATED
-        given = sets(*SETTINGS, "run.device=cuda", "run.cuda_graph=on", "bench.steps=4", "run.cuda_graph_limit=3")
+        given = sets(*SETTINGS, *ON_GPU, "run.cuda_graph=on", "bench.steps=4", "run.cuda_graph_limit=3")
         self.expect(0, args=[self.deck(), "--mode", "bench", *given])
         said = re.search(r"graphs   ([\d.]+) launches per step; these, and recording (\d+) while timed", self.output)
         self.assertGreater(float(said[1]), 0)
