@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // CPU implementation of convolutions, by oneDNN. The first use of a shape makes a plan, which is
-// kept. Convolutions of single pixels without stride are matrix products.
+// kept. Convolutions of single pixels without stride are matrix products. Some gradients of weights
+// run in tiles (weight_gradient.hpp).
 #include "kernels/cast.hpp"
 #include "kernels/cpu/convolution_plan.hpp"
 #include "kernels/cpu/gemm_operands.hpp"
+#include "kernels/cpu/weight_gradient.hpp"
 #include "kernels/elementwise.hpp"
 #include "kernels/gemm.hpp"
 
@@ -88,6 +90,7 @@ void run_cpu(const ConvolutionBackwardWeights& a, Queue& queue) {
     if (a.write == Write::overwrite) run_cpu(Fill{.y = a.dw, .value = 0}, queue);
     return;
   }
+  if (runs_in_tiles(a)) return run_in_tiles(a, queue);
   if (a.shape.is_product()) return run_cpu(product_of(a), queue);
   if (!is_widened(a.x)) return run_plan(a, a.write, a.x, a.dy, a.dw, queue);
   ConvolutionBackwardWeights f = a;
@@ -99,6 +102,8 @@ void run_cpu(const ConvolutionBackwardWeights& a, Queue& queue) {
 
 void prepare_cpu(const ConvolutionForward& a, const Queue& queue) { prepare(a, queue); }
 void prepare_cpu(const ConvolutionBackwardData& a, const Queue& queue) { prepare(a, queue); }
-void prepare_cpu(const ConvolutionBackwardWeights& a, const Queue& queue) { prepare(a, queue); }
+void prepare_cpu(const ConvolutionBackwardWeights& a, const Queue& queue) {
+  if (!runs_in_tiles(a)) prepare(a, queue);
+}
 
 }  // namespace kernels

@@ -7,6 +7,7 @@
 #include "kernels/cpu/decode_loops.hpp"
 #include "kernels/cpu/pool_loops.hpp"
 #include "kernels/cpu/vector_rows.hpp"
+#include "kernels/cpu/weight_gradient_loops.hpp"
 
 namespace kernels {
 namespace {
@@ -29,7 +30,9 @@ constexpr ActivationLoops<T> activation_loops() {
           batch_norm_gradient_sums<T>,
           batch_norm_backward<T>,
           max_pool_forward<T>,
-          max_pool_backward<T>};
+          max_pool_backward<T>,
+          pack_panels_loop<T>(),
+          add_tile_loop<T>()};
 }
 
 constexpr VectorTable vector_loops(const char* name) {

@@ -8,6 +8,7 @@
 #include "device/types.hpp"
 #include "kernels/cpu/batch_norm_rows.hpp"
 #include "kernels/cpu/pool_rows.hpp"
+#include "kernels/cpu/weight_gradient_rows.hpp"
 
 namespace kernels {
 
@@ -106,6 +107,9 @@ struct ActivationLoops {
   void (*batch_norm_backward)(const BatchNormGradientRows<T>&);
   void (*max_pool_forward)(const MaxPoolWindow<T>&);
   void (*max_pool_backward)(const MaxPoolPixel<T>&);
+  // null where the instruction set has too few registers, or no pairs of bf16
+  void (*pack_panels)(const PanelRows<T>&);
+  void (*add_tile)(const WeightGradientTile<T>&);
 };
 
 struct VectorTable {

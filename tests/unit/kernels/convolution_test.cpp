@@ -50,6 +50,9 @@ std::vector<ConvolutionShape> convolution_shapes() {
   wide.window.kernel_width = 4;
   wide.window.padding = 1;
   all.push_back(wide);
+  if (on_cuda()) return all;
+  all.push_back(convolution_shape(3, 7, 7, 16, 512, 3, 1, 1));  // weights in tiles, several chunks
+  all.push_back(convolution_shape(3, 5, 3, 48, 512, 3, 2, 1));  // likewise, odd numbers of rows
   return all;
 }
 
@@ -166,7 +169,8 @@ TEST(Convolution, FixedOrderGivesTheSameBitsForAllThreads) {
   for (const ConvolutionShape& shape :
        {convolution_shape(8, 6, 6, 16, 32, 3, 1, 1), convolution_shape(6, 5, 5, 32, 128, 3, 2, 1),
         convolution_shape(4, 6, 6, 32, 32, 3, 1, 1, 4), convolution_shape(4, 8, 8, 16, 32, 1, 2, 0),
-        convolution_shape(4, 8, 8, 16, 96, 1, 1, 0), convolution_shape(4, 20, 20, 3, 64, 7, 2, 3)})
+        convolution_shape(4, 8, 8, 16, 96, 1, 1, 0), convolution_shape(4, 20, 20, 3, 64, 7, 2, 3),
+        convolution_shape(1, 3, 3, 16, 512, 3, 1, 1)})
     for (int flags = 0; flags < 4; ++flags)
       expect_same_bits(
           [&](TestQueue& queue) {

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+// Weight gradients in tiles: dw = the sum over all positions of the window of dy times the pixels
+// below the window.
+#include "kernels/cpu/weight_gradient.hpp"
+
+#include <omp.h>
+
+#include <algorithm>
+
+#include "base/narrow.hpp"
+#include "kernels/cpu/parallel.hpp"
+#include "kernels/cpu/vector_table.hpp"
+
+namespace kernels {
+namespace {
+
+constexpr int64_t kSteps = 128;  // of a panel, so that some panels fit the first-level cache
+// The most output and input channels of a part. Its sums for one pixel of the window, and the
+// panels of dy, fit the second-level cache.
+constexpr int64_t kOutputs = 256, kInputs = 128;
+// With fewer parts, positions are split as well. The sums of splits are added in order.
+constexpr int64_t kLeastJobs = 8;
+// Measured: with fewer output channels, or more positions in an image, oneDNN is as fast.
+constexpr int64_t kManyOutputs = 512, kFewPositions = 49;
+
+int64_t whole_lines(int64_t bytes) { return base::round_up(bytes, 64); }
+
+// How a gradient is divided among jobs.
+struct Division {
+  int64_t outputs, inputs;  // channels of a part, at most
+  int64_t output_parts, input_parts, splits;
+  int64_t taps;  // pixels of the window
+
+  Division(const ConvolutionShape& s, int64_t chunk)
+      : outputs(std::min(s.out, kOutputs)),
+        inputs(std::min(s.in, kInputs)),
+        output_parts(base::ceil_div(s.out, outputs)),
+        input_parts(base::ceil_div(s.in, inputs)),
+        splits(std::clamp(kLeastJobs / parts(), int64_t{1},
+                          base::ceil_div(s.window.positions(), chunk))),
+        taps(s.window.kernel_height * s.window.kernel_width) {}
+  int64_t parts() const { return output_parts * input_parts; }
+  int64_t jobs() const { return parts() * splits; }
+  int64_t sums() const { return outputs * inputs * taps; }  // of a job, at most
+};
+
+template <class T>
+class WeightGradient {
+ public:
+  WeightGradient(const ConvolutionBackwardWeights& a, const ActivationLoops<T>& loops)
+      : a_(a), loops_(loops), division_(a.shape, kChunk) {}
+
+  void run(Queue& queue) {
+    const Division& d = division_;
+    const int workers = threads_for(queue, a_.shape.flops(), d.jobs());
+    const int64_t zeros = whole_lines(std::max(a_.shape.in, a_.shape.out) * int64_t(sizeof(T))),
+                  sums = whole_lines(d.sums() * int64_t(sizeof(float))),
+                  places = d.splits > 1 ? d.jobs() : workers, own = worker_bytes();
+    char* const room =
+        static_cast<char*>(queue.scratch(size_t(zeros + places * sums + int64_t(workers) * own)));
+    std::fill(room, room + zeros, char{0});
+    zeros_ = reinterpret_cast<const T*>(room);
+    auto sums_at = [&](int64_t place) {
+      return reinterpret_cast<float*>(room + zeros + place * sums);
+    };
+    char* const owned = room + zeros + places * sums;
+#pragma omp parallel for num_threads(workers) schedule(dynamic, 1)
+    for (int64_t job = 0; job < d.jobs(); ++job) {
+      const int worker = omp_get_thread_num();
+      float* const to = sums_at(d.splits > 1 ? job : worker);
+      add_job(job, to, own_of(owned + worker * own));
+      if (d.splits == 1) write(job, to, 0);
+    }
+    if (d.splits == 1) return;
+#pragma omp parallel for num_threads(workers) schedule(dynamic, 1)
+    for (int64_t part = 0; part < d.parts(); ++part)
+      write(part, sums_at(part * d.splits), sums / int64_t(sizeof(float)));
+  }
+
+ private:
+  static constexpr int64_t kChunk = kSteps * kRowsOfStep<T>;  // positions
+  // Panels do not begin at multiples of 4096 bytes, which would share lines of the caches.
+  static constexpr int64_t kPanelSize = (kSteps + 1) * kRowsOfStep<T> * kPanelColumns;
+
+  // The channels of a part.
+  struct Part {
+    int64_t output, outputs, input, inputs;
+  };
+  // A worker's memory: panels, and the rows that they are made of.
+  struct Own {
+    T *dy, *x;
+    const T **dy_rows, **x_rows;
+  };
+  // The positions of the window where pixel (down, right) of it is inside of the image.
+  struct Tap {
+    int64_t down, right, first_row, rows, first_column, columns;
+  };
+
+  int64_t worker_bytes() const {
+    return (division_.outputs + division_.inputs) / kPanelColumns * kPanelSize *
+               int64_t(sizeof(T)) +
+           2 * kChunk * int64_t(sizeof(const T*));
+  }
+  Own own_of(char* room) const {
+    Own own{};
+    own.dy = reinterpret_cast<T*>(room);
+    own.x = own.dy + division_.outputs / kPanelColumns * kPanelSize;
+    own.dy_rows =
+        reinterpret_cast<const T**>(own.x + division_.inputs / kPanelColumns * kPanelSize);
+    own.x_rows = own.dy_rows + kChunk;
+    return own;
+  }
+
+  Part part_of(int64_t part) const {
+    const Division& d = division_;
+    const int64_t output = part % d.output_parts * d.outputs,
+                  input = part / d.output_parts * d.inputs;
+    return {output, std::min(d.outputs, a_.shape.out - output), input,
+            std::min(d.inputs, a_.shape.in - input)};
+  }
+
+  Tap tap_of(int64_t tap) const {
+    const Window& w = a_.shape.window;
+    Tap t{};
+    t.down = tap / w.kernel_width;
+    t.right = tap % w.kernel_width;
+    auto range = [&w](int64_t offset, int64_t size, int64_t positions, int64_t& first,
+                      int64_t& count) {
+      first = std::max<int64_t>(0, base::ceil_div(w.padding - offset, w.stride));
+      const int64_t last = size - 1 + w.padding - offset;  // pixel of the first position, at most
+      count = last < 0 ? 0 : std::max<int64_t>(0, std::min(positions, last / w.stride + 1) - first);
+    };
+    range(t.down, w.height, w.out_height(), t.first_row, t.rows);
+    range(t.right, w.width, w.out_width(), t.first_column, t.columns);
+    return t;
+  }
+
+  // Adds the products of a job. sums: [taps, outputs, inputs].
+  void add_job(int64_t job, float* sums, const Own& own) const {
+    const Part part = part_of(job / division_.splits);
+    const int64_t split = job % division_.splits;
+    for (int64_t i = 0; i < division_.taps; ++i, sums += part.outputs * part.inputs) {
+      const Tap tap = tap_of(i);
+      const int64_t positions = a_.shape.window.batch * tap.rows * tap.columns,
+                    begin = positions * split / division_.splits,
+                    end = positions * (split + 1) / division_.splits;
+      int64_t first = begin;
+      do {  // also without positions: the sums are 0 then
+        const int64_t count = std::min(kChunk, end - first);
+        find_rows(tap, first, count, own);
+        add_chunk(part, count, first > begin, sums, own);
+        first += kChunk;
+      } while (first < end);
+    }
+  }
+
+  // Finds the rows of dy and x at the tap's positions from `first` on.
+  void find_rows(const Tap& tap, int64_t first, int64_t count, const Own& own) const {
+    if (count == 0) return;
+    const Window& w = a_.shape.window;
+    const int64_t out_height = w.out_height(), out_width = w.out_width();
+    const T *dy = static_cast<const T*>(a_.dy.data), *x = static_cast<const T*>(a_.x.data);
+    int64_t image = first / (tap.rows * tap.columns), row = first / tap.columns % tap.rows,
+            column = first % tap.columns;
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t r = tap.first_row + row, c = tap.first_column + column;
+      own.dy_rows[i] = dy + ((image * out_height + r) * out_width + c) * a_.shape.out;
+      const int64_t y = r * w.stride - w.padding + tap.down,
+                    z = c * w.stride - w.padding + tap.right;
+      own.x_rows[i] = x + ((image * w.height + y) * w.width + z) * a_.shape.in;
+      if (++column < tap.columns) continue;
+      column = 0;
+      if (++row < tap.rows) continue;
+      row = 0;
+      ++image;
+    }
+    if (count % kRowsOfStep<T>) own.dy_rows[count] = own.x_rows[count] = zeros_;
+  }
+
+  // Multiplies the rows that were found.
+  void add_chunk(const Part& part, int64_t count, bool add, float* sums, const Own& own) const {
+    const int64_t steps = base::ceil_div(count, kRowsOfStep<T>);
+    auto pack = [&](T* panel, const T** rows, int64_t first, int64_t columns) {
+      loops_.pack_panels({.panel = panel,
+                          .rows = rows,
+                          .size = kPanelSize,
+                          .first = first,
+                          .panels = columns / kPanelColumns,
+                          .steps = steps});
+    };
+    pack(own.dy, own.dy_rows, part.output, part.outputs);
+    pack(own.x, own.x_rows, part.input, part.inputs);
+    for (int64_t i = 0; i < part.inputs; i += 2 * kPanelColumns)
+      for (int64_t o = 0; o < part.outputs; o += kPanelColumns)
+        loops_.add_tile({.sums = sums + o * part.inputs + i,
+                         .dy = own.dy + o / kPanelColumns * kPanelSize,
+                         .x = own.x + i / kPanelColumns * kPanelSize,
+                         .stride = part.inputs,
+                         .size = kPanelSize,
+                         .panels = std::min<int64_t>(2, (part.inputs - i) / kPanelColumns),
+                         .steps = steps,
+                         .add = add});
+  }
+
+  // Writes, or adds, the sums of a part's splits, which lie `step` floats apart, to dw.
+  void write(int64_t number, const float* sums, int64_t step) const {
+    const Part part = part_of(number);
+    const int64_t taps = division_.taps, of_tap = part.outputs * part.inputs;
+    for (int64_t o = 0; o < part.outputs; ++o) {
+      float* to = a_.dw.f32() + ((part.output + o) * a_.shape.in + part.input) * taps;
+      for (int64_t i = 0; i < part.inputs; ++i)
+        for (int64_t tap = 0; tap < taps; ++tap, ++to) {
+          const float* from = sums + tap * of_tap + o * part.inputs + i;
+          float sum = *from;
+          for (int64_t s = 1; s < division_.splits; ++s) sum += from[s * step];
+          *to = a_.write == Write::accumulate ? *to + sum : sum;
+        }
+    }
+  }
+
+  const ConvolutionBackwardWeights& a_;
+  const ActivationLoops<T>& loops_;
+  const Division division_;
+  const T* zeros_ = nullptr;
+};
+
+// True where oneDNN is slower: it takes strides and padding of small images badly.
+bool pays(const ConvolutionShape& s) {
+  const Window& w = s.window;
+  return w.kernel_height * w.kernel_width > 1 && s.out >= kManyOutputs &&
+         w.out_height() * w.out_width() <= kFewPositions;
+}
+
+}  // namespace
+
+bool runs_in_tiles(const ConvolutionBackwardWeights& a) {
+  const ConvolutionShape& s = a.shape;
+  const VectorTable& table = vector_table();
+  const bool has_loops = a.x.type == DType::bf16  ? table.bf16.add_tile != nullptr
+                         : a.x.type == DType::f32 ? table.f32.add_tile != nullptr
+                                                  : false;
+  const bool fits = s.groups == 1 && s.in % kPanelColumns == 0 && s.out % kPanelColumns == 0;
+  return has_loops && fits && pays(s);
+}
+
+void run_in_tiles(const ConvolutionBackwardWeights& a, Queue& queue) {
+  vector_table().with(a.x.type, [&](const auto& loops, auto element) {
+    WeightGradient<decltype(element)>(a, loops).run(queue);
+  });
+}
+
+}  // namespace kernels

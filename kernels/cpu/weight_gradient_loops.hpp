@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// Loops of weight gradients over panels. vector_math.hpp explains how this file is compiled.
+// Without AVX-512 there are too few registers, and without bf16 instructions no pairs of bf16.
+#pragma once
+
+#include "kernels/cpu/vector_math.hpp"
+#include "kernels/cpu/weight_gradient_rows.hpp"
+
+namespace kernels {
+namespace {
+
+#if defined(KERNELS_AVX512_BF16)
+template <class T>
+constexpr bool kHasTiles = true;
+#elif defined(KERNELS_AVX512)
+template <class T>
+constexpr bool kHasTiles = sizeof(T) == sizeof(float);
+#else
+template <class T>
+constexpr bool kHasTiles = false;
+#endif
+
+#ifdef KERNELS_AVX512
+
+KERNELS_INLINE void pack_of_panel(float* to, const float* const* rows, int64_t first) {
+  store(to, load(rows[0] + first));
+}
+#ifdef KERNELS_AVX512_BF16
+KERNELS_INLINE void pack_of_panel(uint16_t* to, const uint16_t* const* rows, int64_t first) {
+  const auto half = [&](int i) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(rows[i] + first));
+  };
+  const Words both = _mm512_inserti64x4(_mm512_castsi256_si512(half(0)), half(1), 1);
+  _mm512_storeu_si512(to, _mm512_permutexvar_epi16(_mm512_load_si512(kInTurn), both));
+}
+#endif
+KERNELS_INLINE V load_of_panel(const float* p) { return load(p); }
+KERNELS_INLINE Words load_of_panel(const uint16_t* p) {
+  return load_words(reinterpret_cast<const uint32_t*>(p));
+}
+// Returns one column of a step, in all lanes.
+KERNELS_INLINE V column_of_panel(const float* p) { return broadcast(*p); }
+KERNELS_INLINE Words column_of_panel(const uint16_t* p) {
+  uint32_t both;
+  __builtin_memcpy(&both, p, sizeof(both));
+  return words(both);
+}
+
+// Rows are far from each other, so processors do not foresee the next ones.
+constexpr int64_t kStepsAhead = 8;
+
+template <class T>
+void pack_panels(const PanelRows<T>& rows) {
+  const PanelRows<T> p = rows;  // stores change no member of a copy
+  constexpr int64_t kRows = kRowsOfStep<T>;
+  for (int64_t s = 0; s < p.steps; ++s) {
+    const int64_t later = s + kStepsAhead < p.steps ? s + kStepsAhead : p.steps - 1;
+    for (int64_t i = 0; i < p.panels; ++i) {
+      const int64_t column = p.first + i * kPanelColumns;
+      for (int64_t r = 0; r < kRows; ++r) __builtin_prefetch(p.rows[later * kRows + r] + column);
+      pack_of_panel(p.panel + i * p.size + s * kPanelColumns * kRows, p.rows + s * kRows, column);
+    }
+  }
+}
+
+// The columns of dy whose sums stay in registers.
+constexpr int kColumnsOfDy = 8;
+
+// Multiplies the columns from `first` on of dy.
+template <int kPanels, class T>
+KERNELS_INLINE void add_columns(const WeightGradientTile<T>& t, int64_t first) {
+  constexpr int64_t kRows = kRowsOfStep<T>;
+  V sum[kColumnsOfDy][kPanels];
+#pragma GCC unroll 8
+  for (int i = 0; i < kColumnsOfDy; ++i)
+#pragma GCC unroll 2
+    for (int j = 0; j < kPanels; ++j) sum[i][j] = zero();
+  const T *dy = t.dy + first * kRows, *x = t.x;
+  for (int64_t s = 0; s < t.steps; ++s, dy += kPanelColumns * kRows, x += kPanelColumns * kRows) {
+    decltype(load_of_panel(x)) of_x[kPanels];
+#pragma GCC unroll 2
+    for (int j = 0; j < kPanels; ++j) of_x[j] = load_of_panel(x + j * t.size);
+#pragma GCC unroll 8
+    for (int i = 0; i < kColumnsOfDy; ++i) {
+      const auto of_dy = column_of_panel(dy + i * kRows);
+#pragma GCC unroll 2
+      for (int j = 0; j < kPanels; ++j) sum[i][j] = add_product(sum[i][j], of_dy, of_x[j]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < kColumnsOfDy; ++i)
+#pragma GCC unroll 2
+    for (int j = 0; j < kPanels; ++j) {
+      float* at = t.sums + (first + i) * t.stride + j * kPanelColumns;
+      store(at, t.add ? load(at) + sum[i][j] : sum[i][j]);
+    }
+}
+
+template <class T>
+void add_tile(const WeightGradientTile<T>& t) {
+  for (int64_t first = 0; first < kPanelColumns; first += kColumnsOfDy) {
+    if (t.panels == 2)
+      add_columns<2>(t, first);
+    else
+      add_columns<1>(t, first);
+  }
+}
+
+#endif
+
+template <class T>
+constexpr auto pack_panels_loop() -> void (*)(const PanelRows<T>&) {
+#ifdef KERNELS_AVX512
+  if constexpr (kHasTiles<T>) return pack_panels<T>;
+#endif
+  return nullptr;
+}
+template <class T>
+constexpr auto add_tile_loop() -> void (*)(const WeightGradientTile<T>&) {
+#ifdef KERNELS_AVX512
+  if constexpr (kHasTiles<T>) return add_tile<T>;
+#endif
+  return nullptr;
+}
+
+}  // namespace
+}  // namespace kernels
