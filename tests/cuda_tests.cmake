@@ -69,9 +69,10 @@ set(watch_test unit/cuda_on_cpu/watch_test.cpp)
 if(TRAINER_SANITIZE)  # one sanitizer excludes the other
   set(watch_test "")
 endif()
-add_executable(test_cuda_on_cpu unit/cuda_on_cpu/alignment_test.cpp unit/cuda_on_cpu/emulator_test.cpp unit/cuda_on_cpu/fallbacks_test.cpp unit/cuda_on_cpu/gemm_search_test.cpp
-               unit/cuda_on_cpu/graphs_test.cpp unit/cuda_on_cpu/launch_rules_test.cpp unit/cuda_on_cpu/many_launches_test.cpp unit/cuda_on_cpu/perturbed_test.cpp
-               unit/cuda_on_cpu/staging_test.cpp ${watch_test} $<TARGET_OBJECTS:cuda_on_cpu>)
+add_executable(test_cuda_on_cpu unit/cuda_on_cpu/alignment_test.cpp unit/cuda_on_cpu/emulator_test.cpp
+               unit/cuda_on_cpu/fallbacks_test.cpp unit/cuda_on_cpu/gemm_search_test.cpp unit/cuda_on_cpu/graphs_test.cpp
+               unit/cuda_on_cpu/launch_rules_test.cpp unit/cuda_on_cpu/many_launches_test.cpp
+               unit/cuda_on_cpu/perturbed_test.cpp unit/cuda_on_cpu/staging_test.cpp ${watch_test} $<TARGET_OBJECTS:cuda_on_cpu>)
 target_include_directories(test_cuda_on_cpu BEFORE PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/cuda_on_cpu)
 target_compile_options(test_cuda_on_cpu PRIVATE ${emulator_flags})
 set_source_files_properties(unit/cuda_on_cpu/perturbed_test.cpp PROPERTIES COMPILE_OPTIONS "-O2;-ffp-contract=fast")

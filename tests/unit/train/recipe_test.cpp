@@ -184,7 +184,8 @@ TEST(Recipe, MetricsThatSteerTheRunExist) {
 }
 
 TEST(Recipe, CpusRefuseSettingsOfGpus) {
-  for (const char* setting : {"run.gemm_search=off", "run.cuda_graph=on", "mesh.gpu_exchange=mpi"}) {
+  for (const char* setting :
+       {"run.gemm_search=off", "run.cuda_graph=on", "mesh.gpu_exchange=mpi"}) {
     const std::string key = std::string(setting).substr(0, std::string(setting).find('='));
     expect_problem(CheckedDeck({setting}), {key, "run.device is \"cpu\""});
     EXPECT_EQ(CheckedDeck({setting, "run.device=auto"}).problems(), "");
