@@ -91,9 +91,9 @@ std::string difference(const std::map<std::string, Shape>& file, const std::vect
 
 std::string trunk_difference(const std::map<std::string, Shape>& file,
                              const std::vector<Wanted>& model) {
-  const bool captioner = std::any_of(
+  const bool decodes = std::any_of(
       model.begin(), model.end(), [](const Wanted& w) { return w.path.starts_with("decoder/"); });
-  if (captioner) return "";
+  if (decodes) return "";
   const std::string of_resnets = difference<ResnetForm>(file, model);
   return of_resnets.empty() ? difference<VitForm>(file, model) : of_resnets;
 }

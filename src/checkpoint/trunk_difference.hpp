@@ -11,7 +11,7 @@
 namespace checkpoint {
 
 // Returns the key of the deck that does not fit, both trunks and the way out; "" if the trunks are
-// alike, of different kinds, or parts of a captioner. `file`: shapes by path of ours.
+// alike, of different kinds, or beside a decoder. `file`: shapes by path of ours.
 std::string trunk_difference(const std::map<std::string, std::vector<int64_t>>& file,
                              const std::vector<Wanted>& model);
 

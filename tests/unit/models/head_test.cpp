@@ -160,8 +160,9 @@ void check_head(const Subject& s) {
     expect_close(g, differences(values[path], objective, 1e-4), 2e-5, "gradient of " + path, 0.1);
   const Run sliced = run_head(s, values, x, dy, 4);
   expect_close(sliced.dx, got.dx, 1e-5, "sliced input");
+  // The gradient of a bias before a norm is 0 but for rounding.
   for (const auto& [path, g] : got.gradients)
-    expect_close(sliced.gradients.at(path), g, 1e-5, "sliced " + path, 0.1);
+    expect_close(sliced.gradients.at(path), g, 2e-5, "sliced " + path, 0.1);
 }
 
 template <class Options>
