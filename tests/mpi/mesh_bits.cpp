@@ -73,30 +73,33 @@ double worst(const std::vector<double>& a, const std::vector<double>& b) {
   return w;
 }
 
+// What one rank computes. A job of one rank writes it to a file, and others compare with it.
+struct References {
+  Outcome mesh, f32_momentum, bf16;
+};
+
+bool find_references(comm::Session& session, const std::string& file, References& r) {
+  if (session.world().size() == 1) {
+    r.mesh = run(session, {.mesh = {1, 1}});
+    r.f32_momentum = run(session, {.mesh = {1, 1}, .level = "run", .momentum_type = "f32"});
+    r.bf16 = run(session, {.mesh = {1, 1}, .bf16 = true});
+    std::ofstream out(file);
+    for (const Outcome& o : {r.mesh, r.f32_momentum, r.bf16}) write(out, o);
+    return true;
+  }
+  std::ifstream in(file);
+  for (Outcome* o : {&r.mesh, &r.f32_momentum, &r.bf16}) *o = read(in);
+  if (!in) std::fprintf(stderr, "no reference in %s: run with one rank first\n", file.c_str());
+  return bool(in);
+}
+
 int compare(comm::Session& session, int argc, char** argv) {
   comm::Comm& world = session.world();
   int ranks = world.size();
   bool power = ranks != 3;
-  std::string file = argc > 1 ? argv[1] : "mesh_bits.txt";
-  Outcome reference, f32_momentum, bf16;
-  if (ranks == 1) {
-    reference = run(session, {.mesh = {1, 1}});
-    f32_momentum = run(session, {.mesh = {1, 1}, .level = "run", .momentum_type = "f32"});
-    bf16 = run(session, {.mesh = {1, 1}, .bf16 = true});
-    std::ofstream out(file);
-    write(out, reference);
-    write(out, f32_momentum);
-    write(out, bf16);
-  } else {
-    std::ifstream in(file);
-    reference = read(in);
-    f32_momentum = read(in);
-    bf16 = read(in);
-    if (!in) {
-      std::fprintf(stderr, "no reference in %s: run with one rank first\n", file.c_str());
-      return 2;
-    }
-  }
+  References references;
+  if (!find_references(session, argc > 1 ? argv[1] : "mesh_bits.txt", references)) return 2;
+  const auto& [reference, f32_momentum, bf16] = references;
   if (world.rank() == 0)
     std::printf("loss %.6f -> %.6f\n", reference.losses.front(), reference.losses.back());
   expect(reference.losses.back() < 0.97 * reference.losses.front(), world,

@@ -17,6 +17,7 @@
 
 namespace tests {
 
+// It has many members, because tests combine everything that may change no bit.
 struct Case {
   comm::MeshShape mesh;
   int64_t micro_batch = 48;
