@@ -91,8 +91,8 @@ std::string difference(const std::map<std::string, Shape>& file, const std::vect
 
 std::string trunk_difference(const std::map<std::string, Shape>& file,
                              const std::vector<Wanted>& model) {
-  const bool decodes = std::any_of(
-      model.begin(), model.end(), [](const Wanted& w) { return w.path.starts_with("decoder/"); });
+  const bool decodes = std::any_of(model.begin(), model.end(),
+                                   [](const Wanted& w) { return w.path.starts_with("decoder/"); });
   if (decodes) return "";
   const std::string of_resnets = difference<ResnetForm>(file, model);
   return of_resnets.empty() ? difference<VitForm>(file, model) : of_resnets;
