@@ -32,7 +32,7 @@ struct LayerNormBackward {
   View scale;       // [columns]
   int64_t rows = 0, columns = 0;
   Write dx_write = Write::overwrite, param_write = Write::overwrite;
-  // What the layer before needs of dx, so that no pass of its own makes it; with dx only.
+  // The layer before needs these two. No pass of its own computes them then. Both need dx.
   View rounded{};  // optional [rows, columns]: dx in bf16 or f16, the type of a narrow dy
   View sums{};     // optional [columns]: sums of dx over rows, overwritten
 };

@@ -63,8 +63,8 @@ KERNELS_INLINE void add_both(ColumnSums& s, V a, V b) {
 }
 
 // Rows whose sums stay in registers. Sums of so many gradients are f32, because they cancel little.
-// Those of x^2 are f64, because their difference from the squared mean would lose digits; those of
-// a narrow x are f32, because 8 digits of x make 16 of x^2, and f32 has 24.
+// Sums of x^2 are f64, because f32 loses digits when the squared mean is subtracted. With a bf16 x
+// they are f32: 8 bits of x make 16 of x^2, and f32 has 24.
 constexpr int64_t kSumRows = 8;
 
 // `part`: 0 for kLanes columns, otherwise the number of columns that are left.
@@ -142,7 +142,7 @@ void batch_norm_sums(const BatchNormSumRows<T>& rows) {
   if (r < a.rows) sum_rows(a, r, a.rows);
 }
 
-// Where the gradient of a norm's result is not 0.
+// Elements through which a gradient passes to the norm's result; it is 0 elsewhere.
 enum class Passes { everywhere, where_norm_is_above_0, where_y_is_above_0 };
 
 KERNELS_INLINE V rounded_to(const float*, V a) { return a; }

@@ -126,7 +126,7 @@ KERNELS_INLINE void multiply_tile(const RowProductPart<T>& p, int64_t r, int64_t
 }
 
 #ifdef KERNELS_AVX512_BF16
-// The same tile of a bf16 product. One instruction multiplies and adds elements of two rows of b.
+// Multiplies a tile in bf16. One instruction multiplies and adds elements of two rows of b.
 template <int kRows, int kVectors>
 KERNELS_INLINE void multiply_tile(const RowProductPart<uint16_t>& p, int64_t r, int64_t j,
                                   int64_t part, bool fetch) {

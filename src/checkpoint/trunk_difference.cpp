@@ -11,7 +11,7 @@ namespace {
 
 using Shape = std::vector<int64_t>;
 
-// What keys of the deck make of a trunk, read off its tensors.
+// A number of a trunk that a key of the deck sets, read off the shapes of tensors.
 struct Number {
   const char *key, *what;  // "model.trunk.depth", "depth"
   int64_t value;

@@ -105,7 +105,7 @@ int launched_rank();
 // ranks may run something else.
 int launched_ranks();
 
-// What the thread that moves MPI exchanges beside the main thread has done (mpi_lane.hpp).
+// Counts the work of the thread that moves MPI exchanges beside the main thread (mpi_lane.hpp).
 struct Background {
   int64_t finished = 0;  // exchanges that ended while the main thread computed
   double seconds = 0;    // time in MPI, taken from other threads if the rank has no core to spare

@@ -22,9 +22,9 @@ void check_mpi(int code, const char* what);
 
 class TreeExchange {
  public:
-  // `sequence`: the number of this exchange on the communicator, equal on all ranks. It tells apart
-  // messages of exchanges in flight. The result of a reduce-scatter is in recv, that of an
-  // all-reduce in send itself, where recv is none.
+  // `sequence` numbers the exchanges of a communicator, alike on all ranks, so that messages of two
+  // exchanges are not confused. A reduce-scatter writes its result to recv. Without recv this is an
+  // all-reduce, which writes its result to send.
   void begin(MPI_Comm comm, int64_t sequence, device::View send, device::View recv);
   bool advance();  // true when all is done
 

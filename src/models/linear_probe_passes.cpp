@@ -40,7 +40,7 @@ void copy_out(nn::Context& ctx, View values, T* to) {
   });
 }
 
-// What a pass of the interface `Pass` does with one probe, or with all.
+// Runs one probe, or all, behind the interface `Pass`.
 template <class Pass>
 class ProbePass : public Pass {
  public:

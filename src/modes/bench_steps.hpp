@@ -16,8 +16,8 @@ struct StepTimes {
   std::vector<double> at_speed;
   double slowest_cores = 1;       // speed of the slowest cores over that of the fastest
   double data_s = 0, comm_s = 0;  // sums over all steps
-  // The same of the rank that waits least in a step. It comes last, so it waits for data that
-  // travel and not for other ranks.
+  // The wait of the rank that waits least in a step. That rank comes last: it waits for messages,
+  // not for other ranks.
   double exposed_s = 0;
   comm::Background background;  // over all steps
   double loss = 0;

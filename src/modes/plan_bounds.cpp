@@ -11,8 +11,8 @@ namespace modes {
 namespace log = base::log;
 namespace {
 
-// What an H200 does in a second: by its data sheet, and what large products of 16-bit numbers (790
-// of 989.4 TFLOP/s) and copies (4.3 of 4.8 TB/s) reach on it.
+// Speeds of an H200. The data sheet promises 989.4 TFLOP/s in 16 bits and 4.8 TB/s; large products
+// reach 790 TFLOP/s, and copies 4.3 TB/s.
 constexpr double kBytesPerS = 4.8e12, kProductsReach = 790 / 989.4, kCopiesReach = 4.3 / 4.8;
 constexpr double kShownPart = 0.005;  // kinds with less of the sum share a line
 

@@ -58,7 +58,7 @@ struct Clock {
       if (other.at[s] > at[s]) at[s] = other.at[s];
   }
 };
-// What the host has waited for.
+// The clock of the host: it holds all work that the host has waited for.
 Clock& host_clock();
 // A number for a new stream; numbers of destroyed ones are used again.
 size_t take_stream_number();

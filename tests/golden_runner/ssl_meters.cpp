@@ -17,8 +17,8 @@ namespace {
 const std::string kAccuracy = "accuracy_list_meter", kMeanAp = "mean_ap_list_meter",
                   kOneVsRest = "average_precision/one_vs_rest", kRecall = "recall_at_k_list_meter";
 
-// Of average precisions. A file gives none for all classes, or none that is a number if it has a
-// class that no image shows.
+// The tolerance of average precisions. Files lack one for all classes, and hold NaN where no image
+// shows a class.
 constexpr double kTolerance = 1e-6;
 
 // A way to count the best k classes: the recorded group, and the evaluator's name for it.

@@ -36,7 +36,7 @@ void check(ncclResult_t result, const char* what) {
     base::fail(base::Exit::mesh, "NCCL: {}: {}", what, NCCL(ncclGetErrorString)(result));
 }
 
-// Waits until a communicator that does not block has done what it was told.
+// Waits until a non-blocking communicator has finished its last call.
 void settle(ncclComm_t comm, const char* what) {
   constexpr auto kLimit = std::chrono::seconds(20);
   const auto begin = std::chrono::steady_clock::now();
