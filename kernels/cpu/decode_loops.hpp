@@ -25,6 +25,15 @@ KERNELS_INLINE float score_of_key(const float* q, const T* k, int64_t n) {
   return sum_of(sum);
 }
 
+// Fetches the elements that the same head of the next query reads. Memory delivers them while this
+// query is computed.
+template <class T>
+KERNELS_INLINE void fetch_ahead(const DecodeHead<T>& h, const T* at) {
+  constexpr int64_t kLine = 64 / int64_t(sizeof(T));
+  for (int64_t d = 0; d < h.head_dim; d += kLine)
+    _mm_prefetch(reinterpret_cast<const char*>(at + h.ahead + d), _MM_HINT_T1);
+}
+
 // Mixes kVectors vectors of the values, from column `at` on. `part`: elements of the last vector.
 template <int kVectors, class T>
 KERNELS_INLINE void mix_values(const DecodeHead<T>& h, const float* weights, float factor,
@@ -54,8 +63,14 @@ template <class T>
 void decode_attention(const DecodeHead<T>& h, float* scratch) {
   float *q = scratch, *weights = scratch + (h.head_dim + 15) / 16 * 16;
   convert(q, h.q, h.head_dim);
-  for (int64_t j = 0; j < h.keys; ++j)
-    weights[j] = score_of_key(q, h.k + offset_of_key(h, j), h.head_dim);
+  for (int64_t j = 0; j < h.keys; ++j) {
+    const int64_t at = offset_of_key(h, j);
+    weights[j] = score_of_key(q, h.k + at, h.head_dim);
+    if (h.ahead) {
+      fetch_ahead(h, h.k + at);
+      fetch_ahead(h, h.v + at);
+    }
+  }
   float largest;
   const float sum = softmax_row(weights, h.keys, 1 / __builtin_sqrtf(float(h.head_dim)), largest);
   if (sizeof(T) == sizeof(uint16_t))
@@ -75,10 +90,22 @@ void decode_attention(const DecodeHead<T>& h, float* scratch) {
 constexpr int kRowsAtOnce = kLanes == 16 ? 8 : 4, kVectorsAtOnce = 3;
 constexpr int kFetchedAhead = 8;  // rows of b
 
+// What a tile fetches. Every tile of some columns fetches a share of the rows of the next columns:
+// memory delivers them while the tiles multiply.
+struct Fetch {
+  bool now;             // the tile's own columns, which may not be in the caches yet
+  int64_t turn, turns;  // rows turn, turn + turns ... of the next columns
+};
+
 // Only addresses within b and shortly behind it are prefetched, which is harmless.
 template <class T>
 KERNELS_INLINE void fetch_row(const RowProductPart<T>& p, const T* b) {
   _mm_prefetch(reinterpret_cast<const char*>(b + kFetchedAhead * p.n), _MM_HINT_T0);
+}
+
+template <class T>
+KERNELS_INLINE void fetch_columns(const T* b) {
+  _mm_prefetch(reinterpret_cast<const char*>(b), _MM_HINT_T1);
 }
 
 template <int kRows, int kVectors, class T>
@@ -97,10 +124,10 @@ KERNELS_INLINE void store_tile(const RowProductPart<T>& p, const V (&sum)[kRows]
 }
 
 // Computes the sums of kRows rows from row r on, and kVectors vectors of columns from column j on.
-// `part`: columns of the last vector. `fetch`: b is not yet in the caches.
+// `part`: columns of the last vector.
 template <int kRows, int kVectors, class T>
 KERNELS_INLINE void multiply_tile(const RowProductPart<T>& p, int64_t r, int64_t j, int64_t part,
-                                  bool fetch) {
+                                  Fetch fetch) {
   V sum[kRows][kVectors];
 #pragma GCC unroll 8
   for (int y = 0; y < kRows; ++y)
@@ -109,11 +136,15 @@ KERNELS_INLINE void multiply_tile(const RowProductPart<T>& p, int64_t r, int64_t
   const float* a = p.a + r * p.k;
   const T* b = p.b + j;
   for (int64_t i = 0; i < p.k; ++i, b += p.n) {
+    const bool ahead = i == fetch.turn;
+    if (ahead) fetch.turn += fetch.turns;
     V w[kVectors];
 #pragma GCC unroll 3
     for (int x = 0; x < kVectors; ++x) {
-      w[x] = part < kLanes ? load_part(b + x * kLanes, part) : load(b + x * kLanes);
-      if (fetch) fetch_row(p, b + x * kLanes);
+      const T* at = b + x * kLanes;
+      w[x] = part < kLanes ? load_part(at, part) : load(at);
+      if (fetch.now) fetch_row(p, at);
+      if (ahead) fetch_columns(at + kVectors * kLanes);
     }
 #pragma GCC unroll 8
     for (int y = 0; y < kRows; ++y) {
@@ -129,7 +160,7 @@ KERNELS_INLINE void multiply_tile(const RowProductPart<T>& p, int64_t r, int64_t
 // Multiplies a tile in bf16. One instruction multiplies and adds elements of two rows of b.
 template <int kRows, int kVectors>
 KERNELS_INLINE void multiply_tile(const RowProductPart<uint16_t>& p, int64_t r, int64_t j,
-                                  int64_t part, bool fetch) {
+                                  int64_t part, Fetch fetch) {
   V sum[kRows][kVectors];
 #pragma GCC unroll 8
   for (int y = 0; y < kRows; ++y)
@@ -140,15 +171,20 @@ KERNELS_INLINE void multiply_tile(const RowProductPart<uint16_t>& p, int64_t r, 
     return part < kLanes ? load_bits_part(at, part) : load_bits(at);
   };
   for (int64_t i = 0; i < p.k; i += 2, b += 2 * p.n) {
-    const bool pair = i + 1 < p.k;
+    const bool pair = i + 1 < p.k, ahead = i / 2 == fetch.turn;
+    if (ahead) fetch.turn += fetch.turns;
     Words w[kVectors];
 #pragma GCC unroll 3
     for (int x = 0; x < kVectors; ++x) {
       const uint16_t* at = b + x * kLanes;
       w[x] = pairs_of(bits(at), pair ? bits(at + p.n) : Words{});
-      if (fetch) {
+      if (fetch.now) {
         fetch_row(p, at);
         fetch_row(p, at + p.n);
+      }
+      if (ahead) {
+        fetch_columns(at + kVectors * kLanes);
+        fetch_columns(at + kVectors * kLanes + p.n);
       }
     }
 #pragma GCC unroll 8
@@ -166,11 +202,12 @@ KERNELS_INLINE void multiply_tile(const RowProductPart<uint16_t>& p, int64_t r, 
 
 template <int kVectors, class T>
 KERNELS_INLINE void multiply_columns(const RowProductPart<T>& p, int64_t j, int64_t part) {
+  const int64_t turns = p.rows / kRowsAtOnce;
   int64_t r = 0;
   for (; r + kRowsAtOnce <= p.rows; r += kRowsAtOnce)
-    multiply_tile<kRowsAtOnce, kVectors>(p, r, j, part, r == 0);
-  for (; r + 2 <= p.rows; r += 2) multiply_tile<2, kVectors>(p, r, j, part, r == 0);
-  if (r < p.rows) multiply_tile<1, kVectors>(p, r, j, part, r == 0);
+    multiply_tile<kRowsAtOnce, kVectors>(p, r, j, part, {r == 0, r / kRowsAtOnce, turns});
+  for (; r + 2 <= p.rows; r += 2) multiply_tile<2, kVectors>(p, r, j, part, {r == 0, p.k, 1});
+  if (r < p.rows) multiply_tile<1, kVectors>(p, r, j, part, {r == 0, p.k, 1});
 }
 
 template <class T>
