@@ -90,7 +90,7 @@ set(watch_test unit/cuda_on_cpu/watch_test.cpp)
 if(TRAINER_SANITIZE)  # one sanitizer excludes the other
   set(watch_test "")
 endif()
-add_executable(test_cuda_on_cpu unit/cuda_on_cpu/alignment_test.cpp unit/cuda_on_cpu/emulator_test.cpp
+add_executable(test_cuda_on_cpu unit/cuda_on_cpu/alignment_test.cpp unit/cuda_on_cpu/cudnn_test.cpp unit/cuda_on_cpu/emulator_test.cpp
                unit/cuda_on_cpu/fallbacks_test.cpp unit/cuda_on_cpu/gemm_search_test.cpp unit/cuda_on_cpu/graphs_test.cpp
                unit/cuda_on_cpu/launch_rules_test.cpp unit/cuda_on_cpu/many_launches_test.cpp unit/cuda_on_cpu/perturbed_test.cpp
                unit/cuda_on_cpu/staging_test.cpp ${watch_test} ${emulated_gpu})
