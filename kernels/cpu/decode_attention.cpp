@@ -40,17 +40,19 @@ void run_cpu(const DecodeAttention& a, Queue& queue) {
     auto run_share = [&](int64_t t) {
       for (int64_t i = t * share; i < std::min(items, (t + 1) * share); ++i) {
         const int64_t r = i / a.heads, head = i % a.heads * a.head_dim;
-        const DecodeHead<T> one{
-            .o = at(a.o, r * width + head),
-            .q = at(a.q, r * width + head),
-            .k = at(a.k, head),
-            .v = at(a.v, head),
-            .index = index ? index + r * a.keys : nullptr,
-            .first = first ? first[r] : 0,
-            .keys = index ? keys_of(index + r * a.keys, a.keys) : a.keys,
-            .head_dim = a.head_dim,
-            .stride = width,
-            .ahead = first && !index && r + 1 < a.rows ? (first[r + 1] - first[r]) * width : 0};
+        int64_t ahead = a.head_dim;  // the next head, or the first one of the next row
+        if (head + a.head_dim == width)
+          ahead = first && r + 1 < a.rows ? (first[r + 1] - first[r]) * width - head : 0;
+        const DecodeHead<T> one{.o = at(a.o, r * width + head),
+                                .q = at(a.q, r * width + head),
+                                .k = at(a.k, head),
+                                .v = at(a.v, head),
+                                .index = index ? index + r * a.keys : nullptr,
+                                .first = first ? first[r] : 0,
+                                .keys = index ? keys_of(index + r * a.keys, a.keys) : a.keys,
+                                .head_dim = a.head_dim,
+                                .stride = width,
+                                .ahead = ahead};
         loops.decode_attention(one, scratch + t * floats);
       }
     };

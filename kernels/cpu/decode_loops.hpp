@@ -25,8 +25,8 @@ KERNELS_INLINE float score_of_key(const float* q, const T* k, int64_t n) {
   return sum_of(sum);
 }
 
-// Fetches the elements that the same head of the next query reads. Memory delivers them while this
-// query is computed.
+// Fetches elements that the next head or query reads. Memory delivers them while this one is
+// computed.
 template <class T>
 KERNELS_INLINE void fetch_ahead(const DecodeHead<T>& h, const T* at) {
   constexpr int64_t kLine = 64 / int64_t(sizeof(T));

@@ -72,7 +72,7 @@ struct DecodeHead {
   const T *k, *v;        // the head's elements in row 0 of the cache
   const int32_t* index;  // [keys]: rows of the keys; null: the rows from `first` on
   int64_t first, keys, head_dim, stride;
-  int64_t ahead;  // elements from a key to the one that the next query reads; 0: not known
+  int64_t ahead;  // elements from a key to that of the next head or query; 0: not known
 };
 
 // Some rows and columns of a product: sums = a . b.
