@@ -31,11 +31,19 @@ struct Dimensions {
   }
 };
 
-// True for images of a few pixels, below which much of a window is padding.
-bool mostly_borders(const Window& w) { return w.padding > 0 && w.height * w.width <= 16; }
+// True where oneDNN's first choice for outputs, blocks of products, is slower than its next one,
+// by measurement on AVX-512. Blocks also multiply the padding of small images. They take few rows
+// at a time where strides drop pixels.
+bool next_is_faster(const ConvolutionKind& kind) {
+  const Window& w = kind.shape.window;
+  const int64_t positions = w.out_height() * w.out_width();
+  if (w.padding > 0)
+    return w.height * w.width <= 16 || positions <= (kind.narrow ? 14 * 14 : 7 * 7);
+  return w.kernel_height * w.kernel_width == 1 && w.stride > 1 && kind.shape.in >= 512;
+}
 
-// Replaces oneDNN's first choice, which multiplies padding as well, by the next one.
-void skip_padding(dnnl::convolution_forward::primitive_desc& first) {
+// Replaces blocks of products by oneDNN's next choice.
+void take_next(dnnl::convolution_forward::primitive_desc& first) {
   dnnl::convolution_forward::primitive_desc next = first;
   auto begins_with = [](const auto& description, std::string_view name) {
     return std::string_view(description.impl_info_str()).substr(0, name.size()) == name;
@@ -64,7 +72,7 @@ OnednnConvolution::OnednnConvolution(const ConvolutionKind& kind, int workers) {
                              weights_of(operand), y_of(outputs ? result : operand), d.strides,
                              d.padding, d.padding);
   Forward::primitive_desc forward(wanted, attributes, onednn_engine());
-  if (outputs && mostly_borders(kind.shape.window)) skip_padding(forward);
+  if (outputs && next_is_faster(kind)) take_next(forward);
   plain_ = memory::desc(d.weights, operand, d.plain);
   if (outputs) {
     primitive_ = Forward(forward);

@@ -20,8 +20,10 @@ constexpr int64_t kSteps = 128;  // of a panel, so that some panels fit the firs
 constexpr int64_t kOutputs = 256, kInputs = 128;
 // With fewer parts, positions are split as well. The sums of splits are added in order.
 constexpr int64_t kLeastJobs = 8;
-// Measured: with fewer output channels, or more positions in an image, oneDNN is as fast.
-constexpr int64_t kManyOutputs = 512, kFewPositions = 49;
+// Channels, and positions in an image, from which on (up to which: few) tiles are faster.
+constexpr int64_t kManyOutputs = 512, kFewPositions = 49;                        // large windows
+constexpr int64_t kWideInputs = 128;                                             // with strides
+constexpr int64_t kManyPositions = 784, kWideOutputs = 128, kManyInputs = 1024;  // single pixels
 
 int64_t whole_lines(int64_t bytes) { return base::round_up(bytes, 64); }
 
@@ -78,6 +80,7 @@ class WeightGradient {
   }
 
  private:
+  static constexpr int64_t kLine = 64 / int64_t(sizeof(T));
   static constexpr int64_t kChunk = kSteps * kRowsOfStep<T>;  // positions
   // Panels do not begin at multiples of 4096 bytes, which would share lines of the caches.
   static constexpr int64_t kPanelSize = (kSteps + 1) * kRowsOfStep<T> * kPanelColumns;
@@ -86,10 +89,15 @@ class WeightGradient {
   struct Part {
     int64_t output, outputs, input, inputs;
   };
-  // A worker's memory: panels, and the rows that they are made of.
+  // Rows that panels are made of.
+  struct Rows {
+    const T **dy, **x;
+  };
+  // A worker's memory: panels, the rows of these and of the next ones, and addresses in the latter.
   struct Own {
     T *dy, *x;
-    const T **dy_rows, **x_rows;
+    Rows rows[2];
+    const T** later;
   };
   // The positions of the window where pixel (down, right) of it is inside of the image.
   struct Tap {
@@ -99,15 +107,21 @@ class WeightGradient {
   int64_t worker_bytes() const {
     return (division_.outputs + division_.inputs) / kPanelColumns * kPanelSize *
                int64_t(sizeof(T)) +
-           2 * kChunk * int64_t(sizeof(const T*));
+           (4 + lines_of(division_.outputs) + lines_of(division_.inputs)) * kChunk *
+               int64_t(sizeof(const T*));
   }
+  // Lines of the caches that so many columns of a row touch.
+  static int64_t lines_of(int64_t columns) { return base::ceil_div(columns, kLine); }
   Own own_of(char* room) const {
     Own own{};
     own.dy = reinterpret_cast<T*>(room);
     own.x = own.dy + division_.outputs / kPanelColumns * kPanelSize;
-    own.dy_rows =
-        reinterpret_cast<const T**>(own.x + division_.inputs / kPanelColumns * kPanelSize);
-    own.x_rows = own.dy_rows + kChunk;
+    auto rows = reinterpret_cast<const T**>(own.x + division_.inputs / kPanelColumns * kPanelSize);
+    for (Rows& r : own.rows) {
+      r = {rows, rows + kChunk};
+      rows += 2 * kChunk;
+    }
+    own.later = rows;
     return own;
   }
 
@@ -144,18 +158,26 @@ class WeightGradient {
       const int64_t positions = a_.shape.window.batch * tap.rows * tap.columns,
                     begin = positions * split / division_.splits,
                     end = positions * (split + 1) / division_.splits;
+      auto count_at = [&](int64_t first) { return std::min(kChunk, end - first); };
+      const Rows *now = &own.rows[0], *next = &own.rows[1];
+      find_rows(tap, begin, count_at(begin), *now);
       int64_t first = begin;
       do {  // also without positions: the sums are 0 then
-        const int64_t count = std::min(kChunk, end - first);
-        find_rows(tap, first, count, own);
-        add_chunk(part, count, first > begin, sums, own);
-        first += kChunk;
+        const int64_t later = first + kChunk;
+        int64_t lines = 0;
+        if (later < end) {
+          find_rows(tap, later, count_at(later), *next);
+          lines = find_lines(part, count_at(later), *next, own.later);
+        }
+        add_chunk(part, count_at(first), first > begin, sums, *now, lines, own);
+        first = later;
+        std::swap(now, next);
       } while (first < end);
     }
   }
 
   // Finds the rows of dy and x at the tap's positions from `first` on.
-  void find_rows(const Tap& tap, int64_t first, int64_t count, const Own& own) const {
+  void find_rows(const Tap& tap, int64_t first, int64_t count, const Rows& rows) const {
     if (count == 0) return;
     const Window& w = a_.shape.window;
     const int64_t out_height = w.out_height(), out_width = w.out_width();
@@ -164,34 +186,49 @@ class WeightGradient {
             column = first % tap.columns;
     for (int64_t i = 0; i < count; ++i) {
       const int64_t r = tap.first_row + row, c = tap.first_column + column;
-      own.dy_rows[i] = dy + ((image * out_height + r) * out_width + c) * a_.shape.out;
+      rows.dy[i] = dy + ((image * out_height + r) * out_width + c) * a_.shape.out;
       const int64_t y = r * w.stride - w.padding + tap.down,
                     z = c * w.stride - w.padding + tap.right;
-      own.x_rows[i] = x + ((image * w.height + y) * w.width + z) * a_.shape.in;
+      rows.x[i] = x + ((image * w.height + y) * w.width + z) * a_.shape.in;
       if (++column < tap.columns) continue;
       column = 0;
       if (++row < tap.rows) continue;
       row = 0;
       ++image;
     }
-    if (count % kRowsOfStep<T>) own.dy_rows[count] = own.x_rows[count] = zeros_;
+    if (count % kRowsOfStep<T>) rows.dy[count] = rows.x[count] = zeros_;
   }
 
-  // Multiplies the rows that were found.
-  void add_chunk(const Part& part, int64_t count, bool add, float* sums, const Own& own) const {
+  // Finds the lines of a part's columns in rows. Returns their number.
+  int64_t find_lines(const Part& part, int64_t count, const Rows& rows, const T** lines) const {
+    const T** to = lines;
+    for (int64_t i = 0; i < count; ++i) {
+      for (int64_t o = 0; o < part.outputs; o += kLine) *to++ = rows.dy[i] + part.output + o;
+      for (int64_t c = 0; c < part.inputs; c += kLine) *to++ = rows.x[i] + part.input + c;
+    }
+    return to - lines;
+  }
+
+  // Multiplies rows, and brings `lines` of the next ones near.
+  void add_chunk(const Part& part, int64_t count, bool add, float* sums, const Rows& rows,
+                 int64_t lines, const Own& own) const {
     const int64_t steps = base::ceil_div(count, kRowsOfStep<T>);
-    auto pack = [&](T* panel, const T** rows, int64_t first, int64_t columns) {
+    auto pack = [&](T* panel, const T** from, int64_t first, int64_t columns) {
       loops_.pack_panels({.panel = panel,
-                          .rows = rows,
+                          .rows = from,
                           .size = kPanelSize,
                           .first = first,
                           .panels = columns / kPanelColumns,
                           .steps = steps});
     };
-    pack(own.dy, own.dy_rows, part.output, part.outputs);
-    pack(own.x, own.x_rows, part.input, part.inputs);
+    pack(own.dy, rows.dy, part.output, part.outputs);
+    pack(own.x, rows.x, part.input, part.inputs);
+    const int64_t pairs = base::ceil_div(part.inputs, 2 * kPanelColumns),
+                  tiles = pairs * (part.outputs / kPanelColumns);
+    int64_t tile = 0;
     for (int64_t i = 0; i < part.inputs; i += 2 * kPanelColumns)
-      for (int64_t o = 0; o < part.outputs; o += kPanelColumns)
+      for (int64_t o = 0; o < part.outputs; o += kPanelColumns, ++tile) {
+        const int64_t line = lines * tile / tiles, next = lines * (tile + 1) / tiles;
         loops_.add_tile({.sums = sums + o * part.inputs + i,
                          .dy = own.dy + o / kPanelColumns * kPanelSize,
                          .x = own.x + i / kPanelColumns * kPanelSize,
@@ -199,7 +236,10 @@ class WeightGradient {
                          .size = kPanelSize,
                          .panels = std::min<int64_t>(2, (part.inputs - i) / kPanelColumns),
                          .steps = steps,
-                         .add = add});
+                         .add = add,
+                         .later = own.later + line,
+                         .later_count = std::min(next - line, 2 * steps)});
+      }
   }
 
   // Writes, or adds, the sums of a part's splits, which lie `step` floats apart, to dw.
@@ -224,11 +264,16 @@ class WeightGradient {
   const T* zeros_ = nullptr;
 };
 
-// True where oneDNN is slower: it takes strides and padding of small images badly.
-bool pays(const ConvolutionShape& s) {
+// True where oneDNN is slower, by measurement. It takes strides, the padding of small images, and
+// many rows of single pixels badly.
+bool pays(const ConvolutionShape& s, bool narrow) {
   const Window& w = s.window;
-  return w.kernel_height * w.kernel_width > 1 && s.out >= kManyOutputs &&
-         w.out_height() * w.out_width() <= kFewPositions;
+  const int64_t positions = w.out_height() * w.out_width();
+  if (w.kernel_height * w.kernel_width > 1)
+    return (s.out >= kManyOutputs && positions <= kFewPositions) ||
+           (!narrow && w.stride > 1 && s.in >= kWideInputs && positions > kFewPositions);
+  return (positions >= kManyPositions && s.out >= kWideOutputs) ||
+         (w.stride > 1 && s.in >= kManyInputs);
 }
 
 }  // namespace
@@ -240,7 +285,7 @@ bool runs_in_tiles(const ConvolutionBackwardWeights& a) {
                          : a.x.type == DType::f32 ? table.f32.add_tile != nullptr
                                                   : false;
   const bool fits = s.groups == 1 && s.in % kPanelColumns == 0 && s.out % kPanelColumns == 0;
-  return has_loops && fits && pays(s);
+  return has_loops && fits && pays(s, a.x.type == DType::bf16);
 }
 
 void run_in_tiles(const ConvolutionBackwardWeights& a, Queue& queue) {

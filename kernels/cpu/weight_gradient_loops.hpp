@@ -46,8 +46,9 @@ KERNELS_INLINE Words column_of_panel(const uint16_t* p) {
   return words(both);
 }
 
-// Rows are far from each other, so processors do not foresee the next ones.
-constexpr int64_t kStepsAhead = 8;
+// Rows are far from each other, so processors do not foresee the next ones. Panels are too large
+// for the first-level cache, and processors wait for each line of them that a store misses.
+constexpr int64_t kStepsAhead = 8, kStoresAhead = 2;
 
 template <class T>
 void pack_panels(const PanelRows<T>& rows) {
@@ -58,13 +59,16 @@ void pack_panels(const PanelRows<T>& rows) {
     for (int64_t i = 0; i < p.panels; ++i) {
       const int64_t column = p.first + i * kPanelColumns;
       for (int64_t r = 0; r < kRows; ++r) __builtin_prefetch(p.rows[later * kRows + r] + column);
-      pack_of_panel(p.panel + i * p.size + s * kPanelColumns * kRows, p.rows + s * kRows, column);
+      T* const to = p.panel + i * p.size + s * kPanelColumns * kRows;
+      __builtin_prefetch(to + kStoresAhead * kPanelColumns * kRows, 1);
+      pack_of_panel(to, p.rows + s * kRows, column);
     }
   }
 }
 
 // The columns of dy whose sums stay in registers.
 constexpr int kColumnsOfDy = 8;
+static_assert(kPanelColumns == 2 * kColumnsOfDy, "later has addresses for two halves of a panel");
 
 // Multiplies the columns from `first` on of dy.
 template <int kPanels, class T>
@@ -76,7 +80,10 @@ KERNELS_INLINE void add_columns(const WeightGradientTile<T>& t, int64_t first) {
 #pragma GCC unroll 2
     for (int j = 0; j < kPanels; ++j) sum[i][j] = zero();
   const T *dy = t.dy + first * kRows, *x = t.x;
+  const int64_t skipped = first ? t.steps : 0;
+  const T* const* const later = t.later + skipped;
   for (int64_t s = 0; s < t.steps; ++s, dy += kPanelColumns * kRows, x += kPanelColumns * kRows) {
+    if (s < t.later_count - skipped) __builtin_prefetch(later[s], 0, 2);
     decltype(load_of_panel(x)) of_x[kPanels];
 #pragma GCC unroll 2
     for (int j = 0; j < kPanels; ++j) of_x[j] = load_of_panel(x + j * t.size);

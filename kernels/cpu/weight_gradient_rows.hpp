@@ -29,6 +29,9 @@ struct WeightGradientTile {
   const T *dy, *x;  // one panel, and 1 or 2 panels that are `size` elements apart
   int64_t stride, size, panels, steps;
   bool add;
+  // Addresses that later panels are made of, which the loop brings near: at most 2 * steps.
+  const T* const* later;
+  int64_t later_count;
 };
 
 }  // namespace kernels

@@ -51,8 +51,12 @@ std::vector<ConvolutionShape> convolution_shapes() {
   wide.window.padding = 1;
   all.push_back(wide);
   if (on_cuda()) return all;
-  all.push_back(convolution_shape(3, 7, 7, 16, 512, 3, 1, 1));  // weights in tiles, several chunks
-  all.push_back(convolution_shape(3, 5, 3, 48, 512, 3, 2, 1));  // likewise, odd numbers of rows
+  all.push_back(convolution_shape(3, 7, 7, 16, 512, 3, 1, 1));   // weights in tiles, several chunks
+  all.push_back(convolution_shape(3, 5, 3, 48, 512, 3, 2, 1));   // likewise, odd numbers of rows
+  all.push_back(convolution_shape(2, 14, 15, 24, 40, 1, 1, 0));  // no product, many pixels
+  all.push_back(convolution_shape(1, 28, 29, 48, 128, 1, 1, 0));  // weights in tiles
+  all.push_back(convolution_shape(2, 16, 17, 128, 16, 3, 2, 1));  // likewise, f32 alone
+  all.push_back(convolution_shape(3, 5, 7, 512, 16, 1, 2, 0));    // a shortcut of many channels
   return all;
 }
 
@@ -172,8 +176,8 @@ TEST(Convolution, FixedOrderGivesTheSameBitsForAllThreads) {
   for (const ConvolutionShape& shape :
        {convolution_shape(8, 6, 6, 16, 32, 3, 1, 1), convolution_shape(6, 5, 5, 32, 128, 3, 2, 1),
         convolution_shape(4, 6, 6, 32, 32, 3, 1, 1, 4), convolution_shape(4, 8, 8, 16, 32, 1, 2, 0),
-        convolution_shape(4, 8, 8, 16, 96, 1, 1, 0), convolution_shape(4, 20, 20, 3, 64, 7, 2, 3),
-        convolution_shape(1, 3, 3, 16, 512, 3, 1, 1)})
+        convolution_shape(4, 8, 8, 16, 96, 1, 1, 0), convolution_shape(4, 15, 14, 16, 96, 1, 1, 0),
+        convolution_shape(4, 20, 20, 3, 64, 7, 2, 3), convolution_shape(1, 3, 3, 16, 512, 3, 1, 1)})
     for (int flags = 0; flags < 4; ++flags)
       expect_same_bits(
           [&](TestQueue& queue) {
@@ -193,7 +197,8 @@ TEST(Convolution, AnImageDoesNotDependOnOthersIfRowsAreAlike) {
   const TestQueue::RowsAlike alike(queue);
   for (const ConvolutionShape& all :
        {convolution_shape(5, 9, 7, 16, 32, 3, 1, 1), convolution_shape(5, 9, 7, 16, 32, 1, 1, 0),
-        convolution_shape(5, 9, 7, 16, 32, 1, 2, 0)}) {
+        convolution_shape(5, 9, 7, 16, 32, 1, 2, 0),
+        convolution_shape(5, 14, 15, 16, 32, 1, 1, 0)}) {
     ConvolutionShape one = all;
     one.window.batch = 1;
     Tensor x(normals(all.inputs(), "x")), w(normals(all.weights(), "w")), y(all.outputs()),
