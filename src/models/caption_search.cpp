@@ -14,16 +14,31 @@ constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
 // NaN counts as impossible, so that comparisons have an order.
 double or_never(double x) { return std::isnan(x) ? kMinusInfinity : x; }
 
+constexpr int64_t kBlock = 64;  // logits
+
+// Returns whether one of kBlock logits is above `least`. The loop has no branch, so that the
+// compiler makes vectors of it.
+bool any_above(const float* logits, float least) {
+  int above = 0;
+  for (int64_t i = 0; i < kBlock; ++i) above |= logits[i] > least;
+  return above != 0;
+}
+
 // Returns the `count` largest logits' ids, the largest first; the smallest id first among equals.
 std::vector<int32_t> most_likely(const float* logits, int64_t vocabulary, int64_t count) {
   std::vector<int32_t> best;
-  for (int64_t id = 0; id < vocabulary; ++id) {
-    if (int64_t(best.size()) == count && !(logits[id] > logits[best.back()])) continue;
-    if (std::isnan(logits[id])) continue;
-    auto place = best.end();
-    while (place != best.begin() && logits[id] > logits[*(place - 1)]) --place;
-    best.insert(place, int32_t(id));
-    if (int64_t(best.size()) > count) best.pop_back();
+  for (int64_t begin = 0; begin < vocabulary; begin += kBlock) {
+    const int64_t end = std::min(begin + kBlock, vocabulary);
+    const bool full = int64_t(best.size()) == count && end - begin == kBlock;
+    if (full && !any_above(logits + begin, logits[best.back()])) continue;
+    for (int64_t id = begin; id < end; ++id) {
+      if (int64_t(best.size()) == count && !(logits[id] > logits[best.back()])) continue;
+      if (std::isnan(logits[id])) continue;
+      auto place = best.end();
+      while (place != best.begin() && logits[id] > logits[*(place - 1)]) --place;
+      best.insert(place, int32_t(id));
+      if (int64_t(best.size()) > count) best.pop_back();
+    }
   }
   if (best.empty()) best.push_back(0);  // all are NaN
   return best;

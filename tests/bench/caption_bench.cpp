@@ -4,7 +4,8 @@
 // their products take.
 //   score   the likelihoods of all pairs of images and texts
 //   decode  greedy captions; each gets all its tokens. Also gives the bytes that a token step must
-//           read, weights and caches, and the time that memory needs to deliver them
+//           read, weights and caches, the time that memory needs to deliver them (bound_ms), and
+//           the time of its products at the speed of the encoder's (arithmetic_ms)
 // Usage: caption_bench score|decode [S16|emoji] [f32|bf16] [THREADS] [IMAGES] [BATCH] [TOKENS]
 //        [TEXTS] [JOBS]
 #include <fmt/format.h>
@@ -118,6 +119,7 @@ class Bench {
   void time(models::ForwardPass& pass, const std::function<void(nn::Context&, int64_t)>& run_batch);
   std::string decode();
   std::string score();
+  double token_step_weights() const;
   double token_step_bytes() const;
 
   Job job_;
@@ -175,9 +177,8 @@ std::string Bench::score() {
   return fmt::format("\"texts\": {}, \"first_score\": {:.6f}", job_.texts, scores[0]);
 }
 
-// Returns the bytes of weights and caches that a token step must read, on average over the steps.
-double Bench::token_step_bytes() const {
-  const models::CappaOptions& options = model_.options();
+// Returns the elements of the weights that a token step multiplies.
+double Bench::token_step_weights() const {
   double kernels = 0;
   for (const shard::Parameter& p : model_.parameters()) {
     // Keys and values of images are projected once, and a few rows of the embedding are read.
@@ -190,12 +191,18 @@ double Bench::token_step_bytes() const {
       kernels += count;
     }
   }
+  return kernels;
+}
+
+// Returns the bytes of weights and caches that a token step must read, on average over the steps.
+double Bench::token_step_bytes() const {
+  const models::CappaOptions& options = model_.options();
   const double width = double(options.encoder.width), layers = double(options.decoder.depth),
                patches = double(options.height() / options.encoder.patch) *
                          double(options.width() / options.encoder.patch),
                past = double(job_.tokens + 1) / 2,
                caches = 2 * layers * double(job_.batch) * (patches + past) * width;
-  return kernels * (job_.type == "bf16" ? 2 : 4) + caches * 4;
+  return (token_step_weights() + caches) * (job_.type == "bf16" ? 2 : 4);
 }
 
 std::string Bench::decode() {
@@ -222,13 +229,19 @@ std::string Bench::decode() {
                batches = double((job_.images + job_.batch - 1) / job_.batch),
                step = (all - one) / double(job_.tokens - 1) / batches,
                bandwidth = read_bandwidth(job_.threads);
+  double multiplied = 0, seconds = 0;
+  for (const kernels::GemmUse& use : kernels::gemm_uses()) {
+    multiplied += double(use.m * use.n * use.k) * double(use.calls);
+    seconds += use.seconds;
+  }
   seconds_ = {all};
   products_ = products;
   return fmt::format(
       "\"ended\": {}, \"ms_per_token_step\": {:.3f}, \"token_step_mb\": {:.1f}, \"read_gb_per_s\": "
-      "{:.1f}, \"bound_ms\": {:.3f}, \"step_over_bound\": {:.2f}",
+      "{:.1f}, \"bound_ms\": {:.3f}, \"step_over_bound\": {:.2f}, \"arithmetic_ms\": {:.3f}",
       ended, step * 1e3, bytes * 1e-6, bandwidth * 1e-9, bytes / bandwidth * 1e3,
-      step / (bytes / bandwidth));
+      step / (bytes / bandwidth),
+      token_step_weights() * double(job_.batch) * seconds / multiplied * 1e3);
 }
 
 int Bench::run() {
