@@ -156,7 +156,9 @@ int run_file(const std::string& path, const Settings& settings, comm::Mesh& mesh
     if (holds_predictions(*file))
       parameters = std::make_unique<CaseFile>(
           (std::filesystem::path(path).parent_path() / "case_ar.h5").string());
-    runner = std::make_unique<Runner>(parameters ? *parameters : *file, settings, mesh);
+    runner =
+        std::make_unique<Runner>(parameters ? *parameters : *file, settings, mesh,
+                                 parameters ? Runner::Use::predictions : Runner::Use::whole_case);
   });
   if (int code = agree(*mesh.world, problem)) return code;
   Report report;

@@ -46,15 +46,15 @@ void Runner::compare_scores(step::Engine& engine, const CaseFile& recorded, Repo
         });
   }
   share(scores);
-  const std::vector<float> want = recorded.floats("score/scores", {case_.batch, classes});
+  const std::vector<float> want = recorded.floats("score/scores", {recorded_, classes});
   const double allowed = tolerance(recorded, "score/scores");
-  report.compare("scores", "score/scores", scores.data(), want.data(), case_.batch * classes,
+  report.compare("scores", "score/scores", scores.data(), want.data(), recorded_ * classes,
                  allowed);
-  const std::vector<int32_t> prediction = recorded.ints("score/prediction", {case_.batch}),
-                             label = recorded.ints("score/label", {case_.batch});
-  const std::vector<uint8_t> mask = recorded.bytes("score/mask", {case_.batch});
+  const std::vector<int32_t> prediction = recorded.ints("score/prediction", {recorded_}),
+                             label = recorded.ints("score/label", {recorded_});
+  const std::vector<uint8_t> mask = recorded.bytes("score/mask", {recorded_});
   int64_t hits = 0, counted = 0, open = 0;
-  for (int64_t b = 0; b < case_.batch; ++b) {
+  for (int64_t b = 0; b < recorded_; ++b) {
     const double* mine = scores.data() + b * classes;
     const int64_t best = std::max_element(mine, mine + classes) - mine;
     // Two classes may be nearer to each other than scores are exact.
@@ -89,11 +89,11 @@ void Runner::compare_perplexity(step::Engine& engine, const CaseFile& recorded, 
   }
   share(nll);
   share(weight);
-  const std::vector<uint8_t> mask = recorded.bytes("perplexity/mask", {case_.batch});
+  const std::vector<uint8_t> mask = recorded.bytes("perplexity/mask", {recorded_});
   for (const char* kind : {"sum", "per_token"}) {
     const std::string group = fmt::format("perplexity/{}{}", kind, masks ? "_label_masks" : "");
     if (!recorded.has(group)) continue;
-    std::vector<double> each = nll;
+    std::vector<double> each(nll.begin(), nll.begin() + recorded_);
     double sum = 0, examples = 0;
     for (size_t b = 0; b < each.size(); ++b) {
       if (kind == std::string("per_token")) each[b] = weight[b] > 0 ? nll[b] / weight[b] : 0;
@@ -101,8 +101,8 @@ void Runner::compare_perplexity(step::Engine& engine, const CaseFile& recorded, 
       examples += mask[b];
     }
     const std::string set = group + "/per_example";
-    report.compare("perplexity", set, each.data(), recorded.floats(set, {case_.batch}).data(),
-                   case_.batch, tolerance(recorded, set));
+    report.compare("perplexity", set, each.data(), recorded.floats(set, {recorded_}).data(),
+                   recorded_, tolerance(recorded, set));
     for (const auto& [name, value] : {std::pair{"/batch_sum", sum}, {"/value", sum / examples}})
       report.compare("perplexity", group + name, value,
                      double(recorded.floats(group + name, {})[0]),
@@ -146,6 +146,8 @@ void Runner::compare_representations(step::Engine& engine, const CaseFile& recor
 }
 
 void Runner::run_predictions(const CaseFile& recorded, Report& report) const {
+  if (recorded.has("perplexity") && batch_.labels.empty())
+    file_.fail("batch/labels", "no such data set, and there are recorded perplexities");
   auto cappa = [](const models::Model& model) -> const models::Cappa& {
     return dynamic_cast<const models::Cappa&>(model);
   };

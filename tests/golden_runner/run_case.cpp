@@ -5,7 +5,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <utility>
 
+#include "base/narrow.hpp"
 #include "host/device_choice.hpp"
 #include "models/cappa.hpp"
 #include "train/recipe.hpp"
@@ -18,13 +21,24 @@ device::View part(const std::vector<T>& all, int64_t begin, int64_t count) {
   return device::view(all.data() + begin, count);
 }
 
+// Returns the examples of a batch with the padding that the ranks need to divide it.
+int64_t with_padding(int64_t examples, const Settings& settings, const comm::Mesh& mesh) {
+  const int64_t ranks = mesh.world->size();
+  return base::round_up(
+      examples, settings.determinism.mesh ? std::lcm(ranks, settings.determinism.slices) : ranks);
+}
+
 }  // namespace
 
-Runner::Runner(const CaseFile& file, const Settings& settings, comm::Mesh& mesh)
+Runner::Runner(const CaseFile& file, const Settings& settings, comm::Mesh& mesh, Use use)
     : file_(file),
       settings_(settings),
       mesh_(mesh),
+      use_(use),
       case_(translate(file)),
+      recorded_(std::exchange(case_.batch, use == Use::predictions
+                                               ? with_padding(case_.batch, settings, mesh)
+                                               : case_.batch)),
       geometry_(step::derive_geometry(case_.batch,
                                       settings.micro_batch ? settings.micro_batch : case_.batch,
                                       mesh.shape, settings.determinism)) {
@@ -50,7 +64,8 @@ void Runner::check_parameters() const {
       file_.fail(set, fmt::format("has the shape {}, the model's is {}", text_of(found),
                                   text_of(p.shape)));
     std::string result = (case_.training ? "params_final/" : "grads/") + p.path;
-    if (file_.shape(result) != p.shape) file_.fail(result, "has not the shape of its parameter");
+    if (use_ == Use::whole_case && file_.shape(result) != p.shape)
+      file_.fail(result, "has not the shape of its parameter");
     names.erase(std::remove(names.begin(), names.end(), p.path), names.end());
   }
   if (!names.empty()) file_.fail("params_init/" + names.front(), "the model has no such parameter");
@@ -62,14 +77,22 @@ void Runner::check_parameters() const {
 void Runner::read_batch() {
   const models::CappaOptions& m = *case_.model;
   auto shape = [&](std::initializer_list<int64_t> dims) {
-    Shape s = case_.training ? Shape{case_.steps, case_.batch} : Shape{case_.batch};
+    Shape s = case_.training ? Shape{case_.steps, recorded_} : Shape{recorded_};
     s.insert(s.end(), dims);
     return s;
   };
   Shape text = shape({m.length()});
   batch_.image = file_.floats("batch/image", shape({m.height(), m.width(), 3}));
-  batch_.labels = file_.ints("batch/labels", text);
+  if (use_ == Use::whole_case || file_.has("batch/labels"))
+    batch_.labels = file_.ints("batch/labels", text);
   if (file_.has("batch/label_masks")) batch_.masks = file_.floats("batch/label_masks", text);
+  if (use_ == Use::predictions) {
+    const auto texts = size_t(case_.batch * m.length());
+    batch_.image.resize(size_t(case_.batch * m.height() * m.width() * 3));
+    if (!batch_.labels.empty()) batch_.labels.resize(texts);
+    if (!batch_.masks.empty()) batch_.masks.resize(texts);
+    return;
+  }
   if (file_.has("draws/decoder_ids")) batch_.ids = file_.ints("draws/decoder_ids", text);
   if (file_.has("draws/parallel")) batch_.parallel = file_.bytes("draws/parallel", shape({}));
   if (m.masked() && (batch_.ids.empty() || batch_.parallel.empty()))
@@ -83,7 +106,8 @@ models::HostBatch Runner::host_batch(int64_t step, int64_t first, int64_t n, boo
           length = m.length();
   models::HostBatch batch;
   batch.features["image"] = part(batch_.image, at * pixels, n * pixels);
-  batch.features["labels"] = part(batch_.labels, at * length, n * length);
+  if (!batch_.labels.empty())
+    batch.features["labels"] = part(batch_.labels, at * length, n * length);
   if (masks && !batch_.masks.empty())
     batch.features["label_masks"] = part(batch_.masks, at * length, n * length);
   batch.examples = n;

@@ -48,7 +48,9 @@ struct Settings {
 // A case with all data that is read before the ranks exchange anything.
 class Runner {
  public:
-  Runner(const CaseFile& file, const Settings& settings, comm::Mesh& mesh);
+  // What is run: the case, or predictions with its parameters and images alone.
+  enum class Use { whole_case, predictions };
+  Runner(const CaseFile& file, const Settings& settings, comm::Mesh& mesh, Use use);
   // Collective.
   void run(Report& report);
   // Compares results that evaluators have with the parameters and images of this case: the groups
@@ -87,6 +89,7 @@ class Runner {
   // ---- predictions (predict_case.cpp)
   double tolerance(const CaseFile& recorded, const std::string& set) const;
   // Completes values [batch, columns] on every rank. Each rank has the rows of its own examples.
+  // The last rows may be padding.
   void share(std::vector<double>& values) const;
   void compare_scores(step::Engine& engine, const CaseFile& recorded, Report& report) const;
   void compare_perplexity(step::Engine& engine, const CaseFile& recorded, bool masks,
@@ -111,7 +114,9 @@ class Runner {
   const CaseFile& file_;
   Settings settings_;
   comm::Mesh& mesh_;
+  Use use_;
   Case case_;
+  int64_t recorded_;  // examples of a batch in the file; predictions may pad it
   step::Geometry geometry_;
   Batch batch_;
 };

@@ -78,7 +78,10 @@ std::shared_ptr<models::CappaOptions> translate_model(const CaseFile& file, bool
   // Sets the sizes that the published code takes from its inputs. Training cases have a leading
   // axis over steps.
   size_t lead = training ? 1 : 0;
-  Shape image = file.shape("batch/image"), labels = file.shape("batch/labels");
+  // Without labels, texts have the length of the model.
+  Shape image = file.shape("batch/image"), labels = file.has("batch/labels")
+                                                        ? file.shape("batch/labels")
+                                                        : Shape(2 + lead, m->seq_len);
   if (image.size() != 4 + lead || image.back() != 3)
     file.fail("batch/image", "has the shape " + text_of(image));
   if (labels.size() != 2 + lead) file.fail("batch/labels", "has the shape " + text_of(labels));

@@ -59,14 +59,15 @@ def make_predictions(path, case, classes, tokens, images, steps):
             put(f, f"score/{name}", values, np.int32)
         put(f, "score/mask", mask, np.uint8)
         put(f, "score/scores", scores)
-        labels = case["batch/labels"][()]
-        w = m.weights_of(labels)
-        mean = m.xent(m.decode(p, config, encoded, m.shift(labels), causal), labels, w, 0.0)
-        put(f, "perplexity/mask", mask, np.uint8)
-        for kind, each in (("sum", mean * w.sum(1)), ("per_token", mean)):
-            put(f, f"perplexity/{kind}/per_example", each)
-            put(f, f"perplexity/{kind}/batch_sum", each[mask].sum())
-            put(f, f"perplexity/{kind}/value", each[mask].mean())
+        if "labels" in case["batch"]:
+            labels = case["batch/labels"][()]
+            w = m.weights_of(labels)
+            mean = m.xent(m.decode(p, config, encoded, m.shift(labels), causal), labels, w, 0.0)
+            put(f, "perplexity/mask", mask, np.uint8)
+            for kind, each in (("sum", mean * w.sum(1)), ("per_token", mean)):
+                put(f, f"perplexity/{kind}/per_example", each)
+                put(f, f"perplexity/{kind}/batch_sum", each[mask].sum())
+                put(f, f"perplexity/{kind}/value", each[mask].mean())
         put(f, "enc_rep/pre_logits", encoded.mean(1))
         caches = {}
 
@@ -216,6 +217,26 @@ class Golden(unittest.TestCase):
                 for quantity in ("scores", "predictions", "perplexity", "representations", "cached logits", "caches", "weights",
                                  "accuracy, l2 >= 16"):
                     self.assertIn(f"\n  {quantity} ", output)
+
+    def test_predictions_need_parameters_and_images_alone(self):
+        """Five images, which divide among no two ranks, and one class; no labels, draws and gradients."""
+        folder = self.temporary()
+        with h5py.File(shutil.copy(f"{CASES}/case_mixed_r050.h5", f"{folder}/case_ar.h5"), "r+") as f:
+            images = f["batch/image"][:5]
+            for group in set(f) - {"config", "params_init"}:
+                del f[group]
+            f["batch/image"] = images
+            make_predictions(f"{folder}/predict.h5", f, classes=1, tokens=1, images=1, steps=1)
+        for options in ([], ["--compute", "bf16"], ["--level", "mesh"]):
+            for ranks in (1, 2, 4):
+                code, output = self.run_files([f"{folder}/predict.h5"], ranks, *options)
+                self.assertEqual(code, 0, output)
+        self.assertEqual(self.run_files([f"{folder}/predict.h5"], 3)[0], 0)
+        with h5py.File(f"{folder}/predict.h5", "r+") as f:
+            self.shifted("score/scores", 2, element=4)(f)
+        self.assertEqual(self.run_files([f"{folder}/predict.h5"], 4)[0], 1)
+        code, output = self.run_files([f"{folder}/case_ar.h5"], 1)
+        self.assertEqual(code, 2, output)
 
     def test_heads_and_losses(self):
         self.refused("ssl/heads", "gradients", self.shifted("mlp_bn_relu/grads/clf.0.weight", 3, element=5))

@@ -9,6 +9,7 @@
 
 #include "device/memory.hpp"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/gemm.hpp"
 
 namespace kernels {
 
@@ -35,6 +36,17 @@ class EmulatedGpu : public testing::Test {
     launch(kernel, dim3(blocks), dim3(64), 0, queue_, static_cast<float*>(buffer_.data()));
     device::download(x.data(), buffer_.view(device::DType::f32), queue_);
     return x;
+  }
+  // Multiplies two matrices of 4 x 4, parts of the buffer, into a third one.
+  void multiply(device::Queue& queue) {
+    const device::View x = buffer_.view(device::DType::f32);
+    kernels::run(Gemm{.c = x.slice(0, 16),
+                      .a = x.slice(16, 16),
+                      .b = x.slice(32, 16),
+                      .m = 4,
+                      .n = 4,
+                      .k = 4},
+                 queue);
   }
   device::Queue queue_;
   device::Ledger ledger_;

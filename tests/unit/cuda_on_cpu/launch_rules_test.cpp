@@ -9,7 +9,6 @@
 #include "emulated_gpu.hpp"
 #include "kernels/cuda/block.cuh"
 #include "kernels/elementwise.hpp"
-#include "kernels/gemm.hpp"
 
 namespace {
 
@@ -50,16 +49,6 @@ class LaunchRules : public EmulatedGpu {
     }
     return "";
   }
-  void multiply() {
-    const device::View x = buffer_.view(device::DType::f32);
-    kernels::run(Gemm{.c = x.slice(0, 16),
-                      .a = x.slice(16, 16),
-                      .b = x.slice(32, 16),
-                      .m = 4,
-                      .n = 4,
-                      .k = 4},
-                 queue_);
-  }
   ~LaunchRules() override {
     cuda_on_cpu::break_gpu(cudaSuccess);
     cudaGetLastError();
@@ -99,13 +88,13 @@ TEST_F(LaunchRules, AnEmptyGridIsAnError) {
 }
 
 TEST_F(LaunchRules, LibrariesFindAnErrorThatNobodyCleared) {
-  multiply();
+  multiply(queue_);
   EXPECT_EQ(start(fills_dynamic, 256, dim3(0)), cudaErrorInvalidConfiguration);
-  const std::string text = error_of([&] { multiply(); });
+  const std::string text = error_of([&] { multiply(queue_); });
   EXPECT_NE(text.find("CUBLAS_STATUS_EXECUTION_FAILED"), text.npos) << text;
   EXPECT_EQ(cudaGetLastError(), cudaErrorInvalidConfiguration);
   EXPECT_EQ(cudaGetLastError(), cudaSuccess);
-  multiply();
+  multiply(queue_);
 }
 
 // cudaErrorNotReady is such an error, too.
@@ -122,7 +111,7 @@ TEST_F(LaunchRules, AskingLeavesNoError) {
   event.synchronize("a test");
   device::while_waiting({});
   EXPECT_EQ(asked, 3);
-  multiply();
+  multiply(queue_);
 }
 
 TEST_F(LaunchRules, ABrokenGpuStaysBroken) {
@@ -132,7 +121,7 @@ TEST_F(LaunchRules, ABrokenGpuStaysBroken) {
   };
   for (int turn = 0; turn < 2; ++turn) {
     for (const std::function<void()>& call : std::initializer_list<std::function<void()>>{
-             fill, [&] { multiply(); }, [&] { queue_.synchronize(); },
+             fill, [&] { multiply(queue_); }, [&] { queue_.synchronize(); },
              [&] { device::Buffer(device::Kind::cuda, ledger_, "test", 256); }})
       EXPECT_NE(error_of(call), "");
     EXPECT_NE(error_of(fill).find("cudaErrorIllegalAddress"), std::string::npos) << error_of(fill);

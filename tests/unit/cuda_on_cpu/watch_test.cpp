@@ -7,7 +7,6 @@
 #include "device/staging.hpp"
 #include "emulated_gpu.hpp"
 #include "kernels/cuda/block.cuh"
-#include "kernels/gemm.hpp"
 
 namespace {
 
@@ -158,16 +157,6 @@ TEST_F(Watch, ReadingTogetherIsNoHazard) {
 }
 
 TEST_F(Watch, LibrariesAreWatchedToo) {
-  auto multiply = [&](device::Queue& queue) {
-    const device::View x = buffer_.view(device::DType::f32);
-    kernels::run(Gemm{.c = x.slice(0, 16),
-                      .a = x.slice(16, 16),
-                      .b = x.slice(32, 16),
-                      .m = 4,
-                      .n = 4,
-                      .k = 4},
-                 queue);
-  };
   multiply(queue_);
   queue_.synchronize();
   multiply(second_);

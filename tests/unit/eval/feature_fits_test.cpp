@@ -116,6 +116,75 @@ TEST(FeatureFits, MachinesOfAllImagesNeedNoChoice) {
   EXPECT_GT(one[3].second, 0);
 }
 
+TEST(FeatureFits, TheDeviationOfTwoChoicesIsHalfTheirDistance) {
+  const auto two =
+      feature_rig::evaluate("svm_low_shot", {.keys = "costs = [1]\nshots = [1]\nseeds = 2"})[0]
+          .values;
+  const double least = two[1].second, most = two[2].second;
+  EXPECT_LT(least, most);
+  EXPECT_NEAR(two[0].second, (least + most) / 2, 1e-12);
+  EXPECT_NEAR(two[3].second, (most - least) / 2, 1e-12);
+}
+
+// Images whose target is not known are in neither the fit nor the test of the class.
+TEST(FeatureFits, MachinesLeaveOutWhatIsNotKnown) {
+  const Images train{"few", 40}, test{"val", 23};
+  auto features = [](const Images& images) {
+    std::vector<float> x;
+    for (int64_t i = 0; i < images.size; ++i)
+      for (int64_t f = 0; f < kWidth; ++f) x.push_back(images.feature_of(i, f));
+    return eval::svm_rows(x.data(), images.size, kWidth);
+  };
+  const std::vector<double> x = features(train), of_test = features(test);
+  double sum = 0;
+  for (int32_t c = 0; c < kClasses; ++c) {
+    std::vector<int64_t> rows;
+    std::vector<char> shows;
+    for (int64_t i = 0; i < train.size; ++i) {
+      bool any = false;
+      for (int32_t other = 0; other < kClasses; ++other) any |= train.target_of(i, other) > 0;
+      if (any && train.target_of(i, c) >= 0) rows.push_back(i);
+      shows.push_back(train.target_of(i, c) > 0);
+    }
+    ASSERT_LT(rows.size(), 40u);
+    const std::vector<double> w = eval::fit_svm(x, kWidth + 1, rows, shows, 1);
+    std::vector<double> scores;
+    std::vector<float> targets;
+    for (int64_t i = 0; i < test.size; ++i) {
+      scores.push_back(eval::dot(of_test.data() + i * (kWidth + 1), w.data(), kWidth + 1));
+      targets.push_back(test.target_of(i, c));
+    }
+    sum += eval::average_precision(scores.data(), targets.data(), test.size).value();
+  }
+  const std::string keys = "costs = [1]\nshots = [40]\nseeds = 1\ntargets = \"targets\"\n";
+  EXPECT_NEAR(
+      feature_rig::evaluate("svm_low_shot", {.keys = keys + "num_classes = 3"})[0].values[0].second,
+      sum / kClasses, 1e-12);
+}
+
+// One image shows one class of three, and is the first of all that show it.
+TEST(FeatureFits, ClassesThatNoImageShowsDoNotCount) {
+  for (const char* kind : {"svm", "svm_low_shot"})
+    EXPECT_EQ(feature_rig::evaluate(kind, {.test = 1, .keys = "costs = [1]"})[0].values[0].second,
+              1)
+        << kind;
+}
+
+TEST(FeatureFits, ASweepOfRegressionsReportsTheStrengthThatItTook) {
+  auto regressions = [](const char* strengths) {
+    return feature_rig::evaluate("low_shot",
+                                 {.test = 223, .keys = fmt::format("l2_reg = [{}]", strengths)})[0]
+        .values;
+  };
+  const double weak = regressions("0.025")[0].second, strong = regressions("1e6")[0].second;
+  ASSERT_NE(weak, strong);
+  for (const char* order : {"0.025, 1e6", "1e6, 0.025"}) {
+    const auto both = regressions(order);
+    EXPECT_EQ(both[0].second, std::max(weak, strong));
+    EXPECT_EQ(both[1].second, weak > strong ? 0.025 : 1e6) << order;
+  }
+}
+
 // The objective is strictly convex, so its minimiser is where the gradient is 0.
 TEST(FeatureFits, MachinesHaveNoGradient) {
   const Made made(60);

@@ -79,6 +79,23 @@ TEST(Retrieval, AmongEqualPairsTheFirstWins) {
   for (const eval::Result& r : results) EXPECT_EQ(r.values, want);
 }
 
+// Caption 2 is as likely for image 0 as for its own image 2. So image 0 comes first for caption 2,
+// and caption 0 for image 0.
+TEST(Retrieval, OfTwoEqualPairsTheFirstWins) {
+  auto likelihood = [](int64_t image, const int32_t* ids, int64_t) {
+    const int64_t caption = ids[0] - 1;
+    return image == caption || (image == 0 && caption == 2) ? -2.0 : -9.0;
+  };
+  for (int ranks : {1, 2})
+    for (const eval::Result& r :
+         rig::evaluate_pairs(rig::options("retrieval", "k = [1, 2]"), rig::numbers("labels", 3), 1,
+                             ranks, likelihood)) {
+      const std::vector<std::pair<std::string, double>> want = {
+          {"i2t_r1", 1}, {"i2t_r2", 1}, {"t2i_r1", 2 / 3.0}, {"t2i_r2", 1}};
+      EXPECT_EQ(r.values, want);
+    }
+}
+
 // A caption of one token and its likelihood -3 beats one of two tokens with -5 only if lengths do
 // not count.
 TEST(Retrieval, LengthsCountIfAsked) {

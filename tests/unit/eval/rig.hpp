@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "eval/evaluator.hpp"
+#include "tests/unit/silent_comm.hpp"
 
 namespace rig {
 
@@ -44,11 +45,9 @@ class Numbers : public data::Source {
 
 // Runs ranks one after the other, twice. In the first round a sum only collects the values of each
 // rank. In the second round every rank gets the whole sum.
-class Ranks : public comm::Comm {
+class Ranks : public SilentComm {
  public:
-  explicit Ranks(int size) : size_(size) {}
-  int rank() const override { return rank_; }
-  int size() const override { return size_; }
+  explicit Ranks(int size) : SilentComm(size) {}
   comm::Ticket all_reduce(device::View view, device::Queue&) override {
     total_.resize(size_t(view.count), 0.0);
     for (int64_t i = 0; i < view.count; ++i) {
@@ -57,16 +56,6 @@ class Ranks : public comm::Comm {
     }
     return {};
   }
-  comm::Ticket all_gather(device::View, device::View, device::Queue&) override { return {}; }
-  comm::Ticket reduce_scatter(device::View, device::View, device::Queue&) override { return {}; }
-  void broadcast(device::View, int) override {}
-  void barrier() override {}
-  int64_t min(int64_t v) override { return v; }
-  int64_t max(int64_t v) override { return v; }
-  int64_t sum(int64_t v) override { return v; }
-  double max(double v) override { return v; }
-  std::vector<std::string> gather_text(const std::string& t) override { return {t}; }
-  std::string broadcast_text(const std::string& t, int) override { return t; }
 
   template <class F>
   void run_all(const F& f) {
@@ -75,7 +64,6 @@ class Ranks : public comm::Comm {
   }
 
  private:
-  int size_, rank_ = 0;
   bool collecting_ = true;
   std::vector<double> total_;
 };

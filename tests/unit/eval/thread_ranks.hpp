@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "comm/comm.hpp"
+#include "tests/unit/silent_comm.hpp"
 
 namespace rig {
 
@@ -40,20 +40,15 @@ class ThreadRanks {
   }
 
  private:
-  class Rank : public comm::Comm {
+  class Rank : public SilentComm {
    public:
-    Rank(ThreadRanks& all, int rank) : all_(all), rank_(rank) {}
-    int rank() const override { return rank_; }
-    int size() const override { return int(all_.views_.size()); }
+    Rank(ThreadRanks& all, int rank) : SilentComm(int(all.views_.size()), rank), all_(all) {}
     // Adds the views of all ranks by rank.
     comm::Ticket all_reduce(device::View view, device::Queue&) override {
       if (view.type == device::DType::f64) all_.sum<double>(rank_, view);
       if (view.type == device::DType::f32) all_.sum<float>(rank_, view);
       return {};
     }
-    comm::Ticket all_gather(device::View, device::View, device::Queue&) override { return {}; }
-    comm::Ticket reduce_scatter(device::View, device::View, device::Queue&) override { return {}; }
-    void broadcast(device::View, int) override {}
     void barrier() override { all_.barrier_.arrive_and_wait(); }
     int64_t min(int64_t v) override { return std::ranges::min(numbers(v)); }
     int64_t max(int64_t v) override { return std::ranges::max(numbers(v)); }
@@ -62,7 +57,7 @@ class ThreadRanks {
       for (int64_t one : numbers(v)) total += one;
       return total;
     }
-    double max(double v) override { return v; }
+    using SilentComm::max;
     std::vector<std::string> gather_text(const std::string& t) override {
       all_.texts_[size_t(rank_)] = t;
       all_.barrier_.arrive_and_wait();
@@ -82,7 +77,6 @@ class ThreadRanks {
       return out;
     }
     ThreadRanks& all_;
-    int rank_;
   };
 
   template <class T>

@@ -12,6 +12,7 @@
 #include <fstream>
 
 #include "job/stops.hpp"
+#include "tests/unit/silent_comm.hpp"
 
 namespace job {
 
@@ -19,31 +20,18 @@ inline constexpr double kBegin_s = 1000;  // start of the program, on the test's
 inline constexpr double kHour_s = 3600;
 
 // Rank `rank` of two. The test sets the values of the other rank.
-class Pair : public comm::Comm {
+class Pair : public SilentComm {
  public:
-  explicit Pair(int rank) : rank_(rank) {}
-  int rank() const override { return rank_; }
-  int size() const override { return 2; }
-  comm::Ticket all_gather(device::View, device::View, device::Queue&) override { return {}; }
-  comm::Ticket reduce_scatter(device::View, device::View, device::Queue&) override { return {}; }
-  comm::Ticket all_reduce(device::View, device::Queue&) override { return {}; }
-  void broadcast(device::View, int) override {}
-  void barrier() override {}
-  int64_t min(int64_t value) override { return value; }
+  explicit Pair(int rank) : SilentComm(2, rank) {}
   int64_t max(int64_t value) override { return std::max(value, int64_t(other)); }
-  int64_t sum(int64_t value) override { return value; }
-  double max(double value) override { return value; }
+  using SilentComm::max;
   std::vector<std::string> gather_text(const std::string& text) override {
     return rank_ == 0 ? std::vector<std::string>{text, other_text}
                       : std::vector<std::string>{other_text, text};
   }
-  std::string broadcast_text(const std::string& text, int) override { return text; }
 
   StopReason other = StopReason::none;
   std::string other_text;
-
- private:
-  int rank_;
 };
 
 // Gives the present answer of a scheduler.

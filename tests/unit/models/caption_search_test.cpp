@@ -207,6 +207,32 @@ TEST(CaptionSearch, SamplesFollowTheirProbabilities) {
   }
 }
 
+// Of four equal tokens two have exactly half of the probability, and three are all but one.
+TEST(CaptionSearch, SamplesKeepAsManyTokensAsAskedFor) {
+  const Logits equal = [](int64_t, const Tokens&) { return std::vector<float>(4, 0.25f); };
+  for (const auto& [top_k, top_p, kept] : {std::tuple{0, 0.5, 2u}, {3, 1.0, 3u}}) {
+    const DecodeOptions o{
+        .method = DecodeMethod::sample, .end_id = 3, .top_k = top_k, .top_p = top_p};
+    std::map<int32_t, int> counts;
+    for (const Caption& c : found_by(o, equal, 300, 1)) ++counts[c.ids.empty() ? 3 : c.ids[0]];
+    EXPECT_EQ(counts.size(), kept);
+    for (const auto& [id, count] : counts) EXPECT_GT(count, 60) << id;
+  }
+}
+
+// Each position of a text has a draw of its own, so pairs of tokens are as frequent as independence
+// says.
+TEST(CaptionSearch, SamplesOfTwoPositionsAreIndependent) {
+  constexpr int64_t kDraws = 20000;
+  const Logits equal = [](int64_t, const Tokens&) { return std::vector<float>{0, -99, 0}; };
+  std::map<Tokens, double> pairs;
+  const DecodeOptions o{.method = DecodeMethod::sample, .seed = 2};
+  for (const Caption& c : found_by(o, equal, kDraws, 2)) pairs[c.ids] += 1.0 / kDraws;
+  for (int32_t first : {0, 2})
+    for (int32_t second : {0, 2})
+      EXPECT_NEAR(pairs[Tokens({first, second})], 0.25, 5 * std::sqrt(0.25 * 0.75 / kDraws));
+}
+
 TEST(CaptionSearch, SamplesDependOnSeedAndPositionAlone) {
   const Logits model = made_logits(3, 12);
   DecodeOptions o{.method = DecodeMethod::sample, .seed = 5};

@@ -14,6 +14,7 @@
 #include "device/memory.hpp"
 #include "kernels/bf16_value.hpp"
 #include "optim/optimizer.hpp"
+#include "tests/unit/silent_comm.hpp"
 
 namespace rig {
 
@@ -44,11 +45,10 @@ struct Meeting {
 };
 
 // Adds neighbours first, then neighbouring pairs, and so on.
-class ThreadComm : public comm::Comm {
+class ThreadComm : public SilentComm {
  public:
-  ThreadComm(Meeting& meeting, int rank) : meeting_(meeting), rank_(rank) {}
-  int rank() const override { return rank_; }
-  int size() const override { return int(meeting_.views.size()); }
+  ThreadComm(Meeting& meeting, int rank)
+      : SilentComm(int(meeting.views.size()), rank), meeting_(meeting) {}
   comm::Ticket all_reduce(device::View view, device::Queue&) override {
     if (size() == 1) return {};
     ++reduced_.calls;
@@ -62,16 +62,7 @@ class ThreadComm : public comm::Comm {
     meeting_.barrier.arrive_and_wait();
     return {};
   }
-  comm::Ticket all_gather(device::View, device::View, device::Queue&) override { return {}; }
-  comm::Ticket reduce_scatter(device::View, device::View, device::Queue&) override { return {}; }
-  void broadcast(device::View, int) override {}
   void barrier() override { meeting_.barrier.arrive_and_wait(); }
-  int64_t min(int64_t v) override { return v; }
-  int64_t max(int64_t v) override { return v; }
-  int64_t sum(int64_t v) override { return v; }
-  double max(double v) override { return v; }
-  std::vector<std::string> gather_text(const std::string& t) override { return {t}; }
-  std::string broadcast_text(const std::string& t, int) override { return t; }
 
  private:
   double tree(int64_t i, int begin, int end) const {
@@ -81,7 +72,6 @@ class ThreadComm : public comm::Comm {
     return tree(i, begin, begin + half) + tree(i, begin + half, end);
   }
   Meeting& meeting_;
-  int rank_;
 };
 
 struct Job {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "shard/stores.hpp"
+#include "tests/unit/silent_comm.hpp"
 
 namespace {
 
@@ -16,27 +17,16 @@ using shard::Placement;
 
 // Writes what happens into a log: "fsdp 64" for an exchange of 64 elements that begins, "wait fsdp
 // 64" for its wait.
-class LoggingComm : public comm::Comm {
+class LoggingComm : public SilentComm {
  public:
   LoggingComm(std::string name, int size, std::vector<std::string>& log)
-      : name_(std::move(name)), size_(size), log_(log) {}
-  int rank() const override { return 0; }
-  int size() const override { return size_; }
-  comm::Ticket all_gather(View, View, device::Queue&) override { return {}; }
+      : SilentComm(size), name_(std::move(name)), log_(log) {}
   comm::Ticket reduce_scatter(View send, View, device::Queue&) override {
     return start("scatter " + std::to_string(send.count));
   }
   comm::Ticket all_reduce(View view, device::Queue&) override {
     return start(std::to_string(view.count));
   }
-  void broadcast(View, int) override {}
-  void barrier() override {}
-  int64_t min(int64_t v) override { return v; }
-  int64_t max(int64_t v) override { return v; }
-  int64_t sum(int64_t v) override { return v; }
-  double max(double v) override { return v; }
-  std::vector<std::string> gather_text(const std::string& t) override { return {t}; }
-  std::string broadcast_text(const std::string& t, int) override { return t; }
 
  private:
   struct Work : comm::Ticket::Work {
@@ -53,7 +43,6 @@ class LoggingComm : public comm::Comm {
     return comm::Ticket(works_.back().get());
   }
   std::string name_;
-  int size_;
   std::vector<std::string>& log_;
   std::vector<std::unique_ptr<Work>> works_;
 };
