@@ -21,15 +21,20 @@ struct Work {
         example(int(blockIdx.y) / a.heads),
         range(head_range(a, example, head)) {}
 
+  // Of q and dq; and of o and d_o, which have no gaps.
   template <class U>
   __device__ HeadRows<U> queries(const AttentionTensors<T>& a, U* tensor, int from) const {
+    return rows_of(tensor, range.query_row, a.next_query, head, from, range.queries, a.dim,
+                   a.packs);
+  }
+  template <class U>
+  __device__ HeadRows<U> outputs(const AttentionTensors<T>& a, U* tensor, int from) const {
     return rows_of(tensor, range.query_row, int64_t(a.heads) * a.dim, head, from, range.queries,
                    a.dim, a.packs);
   }
   template <class U>
   __device__ HeadRows<U> keys(const AttentionTensors<T>& a, U* tensor, int from) const {
-    return rows_of(tensor, range.key_row, int64_t(a.heads) * a.dim, head, from, range.keys, a.dim,
-                   a.packs);
+    return rows_of(tensor, range.key_row, a.next_key, head, from, range.keys, a.dim, a.packs);
   }
   // The keys from `key` on that query i sees, or 0 if there is no such query.
   __device__ int left(int i, int key) const {
@@ -143,7 +148,7 @@ __global__ void __launch_bounds__(kTileThreads, kBlocksOfSm<D>)
     if (a.lse && place.column == 0 && i < range.queries)
       a.lse[work.lse_row(a) + i] = softmax.largest[r] + logf(sum);
   }
-  store_rows(work.queries(a, a.out, work.first), place, softmax.out, factors);
+  store_rows(work.outputs(a, a.out, work.first), place, softmax.out, factors);
 }
 
 // lse and delta = d_o . o of the queries of a tile, in shared memory.
@@ -152,7 +157,7 @@ __device__ void load_query_sums(float* lse, float* delta, const AttentionTensors
                                 const Work<T>& work, int first) {
   constexpr int kThreads = kTileThreads / kQueries, N = int(16 / sizeof(T));
   const int query = int(threadIdx.x) / kThreads, part = int(threadIdx.x) % kThreads;
-  const HeadRows<const T> d_o = work.queries(a, a.d_o, first), o = work.queries(a, a.o, first);
+  const HeadRows<const T> d_o = work.outputs(a, a.d_o, first), o = work.outputs(a, a.o, first);
   const bool exists = query < o.count;
   float sum = 0;
   if (exists)
@@ -185,7 +190,7 @@ __global__ void __launch_bounds__(kTileThreads, kBlocksOfSm<D>)
   const TilePlace<D> place;
   const bool works = work.first + place.warp_row < range.queries;
   load_tile<D, Tile::kBlockRows>(q, work.queries(a, a.q, work.first), a.scale);
-  load_tile<D, Tile::kBlockRows>(d_o, work.queries(a, a.d_o, work.first), 1.0f);
+  load_tile<D, Tile::kBlockRows>(d_o, work.outputs(a, a.d_o, work.first), 1.0f);
   load_query_sums<T, D, Tile::kBlockRows>(lse, delta, a, work, work.first);
   float dq[Tile::kRows][Tile::kSums] = {};
   const int end = work.end_of_keys(work.first + Tile::kBlockRows),
@@ -248,7 +253,7 @@ __global__ void __launch_bounds__(kTileThreads, kBlocksOfSm<D>)
        query += Tile::kBlockColumns) {
     __syncthreads();
     load_tile<D, Tile::kBlockColumns>(q, work.queries(a, a.q, query), a.scale);
-    load_tile<D, Tile::kBlockColumns>(d_o, work.queries(a, a.d_o, query), 1.0f);
+    load_tile<D, Tile::kBlockColumns>(d_o, work.outputs(a, a.d_o, query), 1.0f);
     load_query_sums<T, D, Tile::kBlockColumns>(lse, delta, a, work, query);
     __syncthreads();
     if (!works) continue;
@@ -298,7 +303,8 @@ void launch_tiles(void (*kernel)(AttentionTensors<T>), const AttentionTensors<T>
 
 template <class T>
 bool has_packs(const AttentionTensors<T>& t, std::initializer_list<const void*> pointers) {
-  bool packs = t.dim * sizeof(T) % 16 == 0;
+  const auto bytes = [](int64_t count) { return count * int64_t(sizeof(T)); };
+  bool packs = (bytes(t.dim) | bytes(t.next_query) | bytes(t.next_key)) % 16 == 0;
   for (const void* p : pointers) packs = packs && reinterpret_cast<uintptr_t>(p) % 16 == 0;
   return packs;
 }

@@ -30,7 +30,8 @@ struct AttentionTensors {
   float dropout, kept;  // rate, and the factor of a kept weight
   base::Stream stream;
   int64_t first_example;
-  bool packs;  // rows of heads start at multiples of 16 bytes
+  int64_t next_query, next_key;  // from a row of q or dq (k, v, dk or dv) to the next
+  bool packs;                    // rows of heads start at multiples of 16 bytes
 };
 
 // Returns the sizes and masks of a call, without operands.
@@ -50,6 +51,8 @@ AttentionTensors<T> tensors_of(const AttentionShape& s) {
   t.kept = 1 / (1 - s.dropout);
   t.stream = s.stream;
   t.first_example = s.first_example;
+  t.next_query = s.next_query();
+  t.next_key = s.next_key();
   return t;
 }
 
@@ -85,8 +88,8 @@ constexpr int kTileThreads = 128;
 // head_dim rounded up to a size that has kernels; tiles hold zeros for the rest.
 //
 // Threads have several rows and columns, because each number that they load then serves several
-// products. Rows in shared memory are 4 floats longer than D: eight neighbours that load 16 bytes
-// of the same column of their rows then use all banks once.
+// products. Rows in shared memory are 4 floats longer than D. Eight neighbours that load 16 bytes
+// each, in the same column of their rows, then use all banks once.
 template <int D>
 struct Tiling {
   static constexpr int kRows = D <= 64 ? 8 : 4, kColumns = D <= 64 ? 4 : 2;  // of a thread

@@ -151,7 +151,7 @@ void Vit::forward_layer(nn::Context& ctx, const Layer& layer, const nn::Sequence
   s.n0 = ctx.make_activation(save, rows * width);
   s.norm0 = layer.norm0.make_saved(ctx, save, rows);
   layer.norm0.forward(ctx, kept.x, rows, s.n0, s.norm0);
-  s.attention = layer.attention.make_saved(ctx, save, all, all);
+  s.attention = layer.attention.make_saved(ctx, save, true, all, all);
   layer.attention.forward_heads(ctx, s.n0, all, s.n0, all, kernels::Mask::full, {}, s.attention);
   s.a = ctx.make(save, rows * width);
   layer.attention.forward_output(ctx, s.attention, rows, s.a, drop ? View{} : kept.x);
@@ -189,7 +189,7 @@ void Vit::backward_layer(nn::Context& ctx, const Layer& layer, const nn::Sequenc
   }
   if (drop)
     nn::dropout(ctx, dropped.d, d.d, config_.dropout, "encoder/attention", number, length * width);
-  View dn = ctx.arena.temporary(rows * width);
+  const View dn = layer.attention.make_input_gradient(ctx, rows * width);
   layer.attention.backward(ctx, dropped, s.n0, all, {}, all, kernels::Mask::full, {}, s.attention,
                            dn, {}, Write::overwrite);
   layer.norm0.backward(ctx, dn, kept.x, rows, s.norm0, d, Write::accumulate);

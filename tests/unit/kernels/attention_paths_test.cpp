@@ -68,19 +68,21 @@ struct Problem {
   }
 };
 
-// The results of both directions, on numbers that the type holds.
+// Returns numbers that the narrow type holds.
+std::vector<float> rounded_normals(int64_t count, const char* name) {
+  std::vector<float> out;
+  for (float v : normals(count, name)) out.push_back(widened(narrowed(v)));
+  return out;
+}
+
+// The results of both directions.
 struct Results {
   std::vector<float> o, dq, dk, dv;
 };
 template <class QueueKind, class Run>
 Results results_of(const Problem& p, bool narrow, QueueKind& queue, const Run& run_op) {
-  auto rounded = [](const std::vector<float>& x) {
-    std::vector<float> out;
-    for (float v : x) out.push_back(widened(narrowed(v)));
-    return out;
-  };
   auto numbers = [&](int64_t count, const char* name) {
-    return Numbers(rounded(normals(count, name)), narrow);
+    return Numbers(rounded_normals(count, name), narrow);
   };
   auto nothing = [&](int64_t count) {
     return Numbers(std::vector<float>(size_t(count), NAN), narrow);
@@ -234,6 +236,87 @@ TEST(AttentionPaths, OwnKernelsGiveAnExampleItsBitsInAnyBatch) {
     const std::vector<float>& x = together.*part;
     EXPECT_TRUE(same_bits({x.begin(), x.begin() + ptrdiff_t(example)}, alone.*part));
   }
+}
+
+// A tensor as columns of a wider matrix, for the strides of attention.
+struct Columns {
+  int64_t rows, row, stride;
+  int64_t extent() const { return rows ? (rows - 1) * stride + row : 0; }
+  std::vector<float> spread(const std::vector<std::vector<float>>& parts) const {
+    std::vector<float> out(size_t(rows * stride), NAN);
+    for (size_t p = 0; p < parts.size(); ++p)
+      for (size_t i = 0; i < parts[p].size(); ++i)
+        out[(i / size_t(row)) * size_t(stride) + p * size_t(row) + i % size_t(row)] = parts[p][i];
+    return out;
+  }
+  View part(Numbers& all, int64_t p) const { return all.view().slice(p * row, extent()); }
+  std::vector<float> gathered(const Numbers& all, int64_t p) const {
+    std::vector<float> out;
+    const std::vector<float> x = all.values();
+    for (int64_t r = 0; r < rows; ++r) {
+      const auto begin = x.begin() + r * stride + p * row;
+      out.insert(out.end(), begin, begin + row);
+    }
+    return out;
+  }
+};
+
+// The results with keys and values as columns of one matrix, and queries in rows with a gap.
+Results results_in_columns(const Problem& p, bool narrow, TestQueue& queue) {
+  const int64_t row = p.shape.row();
+  const Columns of_q{p.queries / row, row, row + 32}, of_k{p.keys / row, row, 2 * row};
+  Numbers q(of_q.spread({rounded_normals(p.queries, "q")}), narrow),
+      k(of_k.spread({rounded_normals(p.keys, "k"), rounded_normals(p.keys, "v")}), narrow),
+      d_o(rounded_normals(p.queries, "d_o"), narrow),
+      o(std::vector<float>(size_t(p.queries)), narrow), dq(of_q.spread({}), narrow),
+      dk(of_k.spread({}), narrow);
+  std::vector<float> lse(size_t(p.shape.batch * kHeads * p.shape.query_length), NAN);
+  const View l = device::view(lse.data(), int64_t(lse.size()));
+  AttentionShape shape = p.shape;
+  shape.query_stride = of_q.stride;
+  shape.key_stride = of_k.stride;
+  run(AttentionForward{.o = o.view(),
+                       .lse = l,
+                       .q = of_q.part(q, 0),
+                       .k = of_k.part(k, 0),
+                       .v = of_k.part(k, 1),
+                       .shape = shape},
+      queue);
+  run(AttentionBackward{.dq = of_q.part(dq, 0),
+                        .dk = of_k.part(dk, 0),
+                        .dv = of_k.part(dk, 1),
+                        .d_o = d_o.view(),
+                        .q = of_q.part(q, 0),
+                        .k = of_k.part(k, 0),
+                        .v = of_k.part(k, 1),
+                        .o = o.view(),
+                        .lse = l,
+                        .shape = shape},
+      queue);
+  return {o.values(), of_q.gathered(dq, 0), of_k.gathered(dk, 0), of_k.gathered(dk, 1)};
+}
+
+// One product computes keys and values, or queries too; the ops then see rows with gaps.
+TEST(AttentionPaths, TensorsMayBeColumnsOfOneMatrix) {
+  if (!on_cuda()) GTEST_SKIP() << "CPUs take rows without gaps";
+  for (const Lengths& c : kLengths)
+    for (bool narrow : {false, true})
+      for (bool own : {false, true}) {
+        SCOPED_TRACE(fmt::format("{}, {}, {}", c.name, narrow ? "bf16" : "f32",
+                                 own ? "own kernels" : "a library"));
+        const Problem p(c, own && narrow ? 20 : kDim);
+        TestQueue plain(1, own), columns(1, own);
+        const Results wanted =
+            results_of(p, narrow, plain, [](const auto& op, TestQueue& on) { run(op, on); });
+        const Results got = results_in_columns(p, narrow, columns);
+        EXPECT_EQ(path_counts(columns), path_counts(plain));
+        EXPECT_EQ(path_counts(columns)[size_t(Path::attention_own)], own ? 2 : 0);
+        const double part = narrow ? 4e-3 : 1e-6;  // a library may choose another kernel
+        expect_near(got.o, wanted.o, part, "o");
+        expect_near(got.dq, wanted.dq, part, "dq");
+        expect_near(got.dk, wanted.dk, part, "dk");
+        expect_near(got.dv, wanted.dv, part, "dv");
+      }
 }
 
 }  // namespace
