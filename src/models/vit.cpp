@@ -31,7 +31,7 @@ Vit::Vit(const VitConfig& config, Recompute recompute, ParameterList& list)
   const int64_t width = config.width;
   stem_block_ = list.begin_block("encoder/stem");
   const int64_t inputs = config.patch_height * config.patch_width * 3;
-  stem_ = {.in = inputs, .out = width};
+  stem_ = {.in = inputs, .out = width, .aligned_rows = true};
   stem_.kernel = list.add_operand("encoder/embedding/kernel",
                                   {config.patch_height, config.patch_width, 3, width},
                                   ParameterList::lecun(inputs));
@@ -85,7 +85,7 @@ void Vit::embed(nn::Context& ctx, View image, View x, Pass& pass) const {
   const int64_t patches = config_.patches(), width = config_.width, rows = ctx.batch * patches;
   ForwardBlock weights(ctx, stem_block_, blocks_.first_block());
   device::Arena::Scope scope(ctx.arena);
-  pass.patches = ctx.make_activation(ctx.keep, rows * stem_.in);
+  pass.patches = ctx.make_activation(ctx.keep, rows * stem_.row_of_x(ctx));
   ctx.run(kernels::Patchify{.patches = pass.patches,
                             .image = image,
                             .batch = ctx.batch,
@@ -93,7 +93,8 @@ void Vit::embed(nn::Context& ctx, View image, View x, Pass& pass) const {
                             .width = config_.image_width,
                             .patch = config_.patch_height,
                             .patch_width = config_.patch_width,
-                            .range = bytes_});
+                            .range = bytes_,
+                            .stride = stem_.row_of_x(ctx)});
   const View all = class_token_ < 0 ? x : ctx.arena.temporary((rows + 1) * width),
              embedded = all.slice(0, rows * width);
   stem_.forward(ctx, pass.patches, rows, embedded);

@@ -3,6 +3,7 @@
 // those of them that are computed.
 #pragma once
 
+#include "base/narrow.hpp"
 #include "kernels/attention.hpp"
 #include "nn/context.hpp"
 
@@ -52,6 +53,15 @@ struct Linear {
   int kernel = -1, bias = -1;  // [in, out], optional [out]
   int64_t in = 0, out = 0;
   bool rows_are_outputs = false;  // the kernel is [out, in], as in torch
+  // On GPUs rows of x start at multiples of 16 bytes, as their products want. Other layers have
+  // such rows by their width.
+  bool aligned_rows = false;
+
+  // Returns the elements from a row of x to the next.
+  int64_t row_of_x(const Context& ctx) const {
+    return aligned_rows && ctx.on_gpu() ? base::round_up(in, 16 / device::size_of(ctx.activation()))
+                                        : in;
+  }
 
   // y [rows, out] = x [rows, in] . kernel + bias (+ residual [rows, out]). x, y, dx and dy may be
   // f32 or of the activations' type. A residual and an accumulated dx are f32. gelu [rows, out], if
