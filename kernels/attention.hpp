@@ -29,11 +29,18 @@ struct AttentionShape {
   // and o (of k and v). They are the first rows of its sequence, at most query_length (key_length).
   // Without offsets every example has query_length (key_length) rows. Packed rows exclude dropout.
   View query_offsets{}, key_offsets{};
+  // Elements from a row of q and dq (of k, v, dk and dv) to the next; 0: those of a row, so that
+  // there are no gaps. On GPUs these tensors may be columns of one matrix, as of one product.
+  int64_t query_stride = 0, key_stride = 0;
+
+  int64_t row() const { return heads * head_dim; }  // elements of a row
+  int64_t next_query() const { return query_stride ? query_stride : row(); }
+  int64_t next_key() const { return key_stride ? key_stride : row(); }
 };
 
 // All tensors have one type: f32, bf16 or (on GPUs) f16. Only lse is always f32; it has
 // query_length elements for every head. q and o are [batch, query_length, heads, head_dim], k and v
-// are [batch, key_length, heads, head_dim], all without gaps.
+// are [batch, key_length, heads, head_dim], without gaps unless the shape has strides.
 //
 // For 16-bit tensors, softmax and sums are f32. The products read weights and gradients of scores
 // that are rounded to the tensors' type. Forward rounds the weights before it divides by their sum.

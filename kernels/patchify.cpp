@@ -13,16 +13,20 @@ void check(const Patchify& a) {
   need_size(a.op, "patch_width", a.patch_width);
   need_size(a.op, "width", a.width, a.columns());
   // Pixels left over at the right and bottom edges are not used.
-  int64_t rows = a.height / a.patch, columns = a.width / a.columns();
-  need_activation(a.op, "patches", a.patches,
-                  {a.batch * rows * columns, a.patch * a.columns() * Patchify::kChannels});
+  need_activation(a.op, "patches",
+                  a.next() == a.elements()
+                      ? a.patches
+                      : View{a.patches.data, a.patches.type, a.rows() * a.elements()},
+                  {a.rows(), a.elements()});
+  need_matrix(a.op, "patches", a.patches, a.patches.type, a.rows(), a.elements(), a.next());
   need_view(a.op, "image", a.image, a.image.type == DType::u8 ? DType::u8 : DType::f32,
             {a.batch, a.height, a.width, Patchify::kChannels});
   CHECK(a.range.valid(), "{}: the range of bytes has no width", name_of(a.op));
 }
 
 Cost cost(const Patchify& a) {
-  return {0, a.patches.bytes() + device::size_of(a.image.type) * a.patches.count};
+  return {0, (device::size_of(a.patches.type) + device::size_of(a.image.type)) * a.rows() *
+                 a.elements()};
 }
 
 }  // namespace kernels

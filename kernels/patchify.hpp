@@ -18,9 +18,13 @@ struct Patchify {
   int64_t batch = 0, height = 0, width = 0;
   int64_t patch = 0, patch_width = 0;  // height and width; width 0: square
   PixelRange range{};                  // of bytes
+  int64_t stride = 0;  // elements from a row of patches to the next; 0: those of a patch
 
   // Returns the width of a patch.
   int64_t columns() const { return patch_width ? patch_width : patch; }
+  int64_t elements() const { return patch * columns() * kChannels; }  // of a patch
+  int64_t rows() const { return batch * (height / patch) * (width / columns()); }
+  int64_t next() const { return stride ? stride : elements(); }
 };
 
 }  // namespace kernels

@@ -37,7 +37,9 @@ bool is_causal(const AttentionShape& s, int64_t b) {
 template <class Args>
 void need_rows(const Args& a) {
   const AttentionShape& s = a.shape;
-  const int64_t row = s.heads * s.head_dim;
+  const int64_t row = s.row();
+  CHECK(s.next_query() == row && s.next_key() == row, "{}: only GPUs take rows with gaps",
+        name_of(a.op));
   need_offsets(a.op, s.query_offsets, s.batch, s.query_length, a.q.count / row);
   need_offsets(a.op, s.key_offsets, s.batch, s.key_length, a.k.count / row);
 }

@@ -20,12 +20,12 @@ void run_cpu(const Patchify& a, Queue& queue) {
   bool narrow = a.patches.type == DType::bf16;
   auto to_bf16 = vector_table().to_bf16;
   int64_t rows = a.height / a.patch, columns = a.width / a.columns(), run = a.columns() * kChannels;
-  for_ranges(queue, a.batch * rows, a.patches.count, 1, [&](int64_t i, int64_t end) {
+  for_ranges(queue, a.batch * rows, a.rows() * a.elements(), 1, [&](int64_t i, int64_t end) {
     std::vector<float> scaled(bytes ? size_t(run) : 0);
     for (; i < end; ++i) {  // one row of patches
       const int64_t in = ((i / rows) * a.height + (i % rows) * a.patch) * a.width * kChannels;
-      int64_t at = i * columns * a.patch * run;
-      for (int64_t c = 0; c < columns; ++c)
+      for (int64_t c = 0; c < columns; ++c) {
+        int64_t at = (i * columns + c) * a.next();
         for (int64_t y = 0; y < a.patch; ++y, at += run) {
           const int64_t first = in + y * a.width * kChannels + c * run;
           const uint8_t* from = bytes ? a.image.u8() + first : nullptr;
@@ -38,6 +38,7 @@ void run_cpu(const Patchify& a, Queue& queue) {
           else
             std::memcpy(a.patches.f32() + at, pixels, size_t(run) * sizeof(float));
         }
+      }
     }
   });
 }

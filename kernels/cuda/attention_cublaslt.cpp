@@ -66,14 +66,16 @@ class Head {
 
   const HeadScores& scores() const { return scores_; }
   float* second() const { return second_; }  // the second matrix of scores
-  // `whole`: [batch, length, heads, head_dim]
-  Matrices of(const View& whole, int64_t length) const {
-    const int64_t row = shape_.heads * shape_.head_dim;
-    return {whole.f32() + scores_.first * length * row + scores_.head * shape_.head_dim, length,
-            shape_.head_dim, row, length * row};
+  // `whole`: [batch, length, heads, head_dim], with `stride` elements from a row to the next
+  Matrices of(const View& whole, int64_t length, int64_t stride) const {
+    return {whole.f32() + scores_.first * length * stride + scores_.head * shape_.head_dim, length,
+            shape_.head_dim, stride, length * stride};
   }
-  Matrices queries(const View& whole) const { return of(whole, shape_.query_length); }
-  Matrices keys(const View& whole) const { return of(whole, shape_.key_length); }
+  Matrices outputs(const View& whole) const { return of(whole, shape_.query_length, shape_.row()); }
+  Matrices queries(const View& whole) const {
+    return of(whole, shape_.query_length, shape_.next_query());
+  }
+  Matrices keys(const View& whole) const { return of(whole, shape_.key_length, shape_.next_key()); }
   Matrices matrix(float* data) const {
     return {data, shape_.query_length, shape_.key_length, scores_.stride,
             shape_.query_length * scores_.stride};
@@ -119,12 +121,12 @@ bool attention_by_products(const AttentionForward& a, Queue& queue) {
   const ProductScratch places(a.shape, 1, padded_bytes(a));
   char* scratch = static_cast<char*>(queue.scratch(size_t(places.bytes)));
   const AttentionForward whole = padded(a, scratch + places.copies, queue);
-  const bool done = for_each_head(a.shape, places, scratch, queue, [&](Head head) {
+  const bool done = for_each_head(whole.shape, places, scratch, queue, [&](Head head) {
     const Matrices scores = head.matrix(head.scores().data);
     if (!head.multiply(scores, head.queries(whole.q), head.keys(whole.k).transposed()))
       return false;
     weights_of_scores(head.scores(), static_cast<float*>(a.lse.data), a.shape, queue);
-    return head.multiply(head.queries(whole.o), scores, head.keys(whole.v));
+    return head.multiply(head.outputs(whole.o), scores, head.keys(whole.v));
   });
   if (done) take_results(whole, a, queue);
   return done;
@@ -135,11 +137,11 @@ bool attention_by_products(const AttentionBackward& a, Queue& queue) {
   const ProductScratch places(a.shape, 2, padded_bytes(a));
   char* scratch = static_cast<char*>(queue.scratch(size_t(places.bytes)));
   const AttentionBackward whole = padded(a, scratch + places.copies, queue);
-  const bool done = for_each_head(a.shape, places, scratch, queue, [&](Head head) {
+  const bool done = for_each_head(whole.shape, places, scratch, queue, [&](Head head) {
     const Matrices weights = head.matrix(head.scores().data),
                    gradients = head.matrix(head.second());
     const Matrices q = head.queries(whole.q), k = head.keys(whole.k), v = head.keys(whole.v),
-                   d_o = head.queries(whole.d_o);
+                   d_o = head.outputs(whole.d_o);
     if (!head.multiply(weights, q, k.transposed()) ||
         !head.multiply(gradients, d_o, v.transposed()))
       return false;

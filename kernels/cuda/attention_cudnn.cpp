@@ -42,13 +42,21 @@ constexpr auto kWide = CUDNN_DATA_FLOAT;
 // Sizes and strides of the tensors of both directions. Memory has [batch, rows, heads, dim], which
 // cuDNN sees as (batch, heads, rows, dim).
 struct Sizes {
-  int64_t b, h, queries, keys, d;
+  int64_t b, h, queries, keys, d, next_query, next_key;
   explicit Sizes(const AttentionShape& s)
-      : b(s.batch), h(s.heads), queries(s.query_length), keys(s.key_length), d(s.head_dim) {}
+      : b(s.batch),
+        h(s.heads),
+        queries(s.query_length),
+        keys(s.key_length),
+        d(s.head_dim),
+        next_query(s.next_query()),
+        next_key(s.next_key()) {}
   Four rows(int64_t n) const { return {b, h, n, d}; }
-  Four row_strides(int64_t n) const { return {n * h * d, d, h * d, 1}; }
-  Four turned(int64_t n) const { return {b, h, d, n}; }  // rows as columns
-  Four turned_strides(int64_t n) const { return {n * h * d, d, 1, h * d}; }
+  Four output_strides() const { return {queries * h * d, d, h * d, 1}; }
+  Four query_strides() const { return {queries * next_query, d, next_query, 1}; }
+  Four key_strides() const { return {keys * next_key, d, next_key, 1}; }
+  Four turned_keys() const { return {b, h, d, keys}; }  // rows as columns
+  Four turned_key_strides() const { return {keys * next_key, d, 1, next_key}; }
   Four scores() const { return {b, h, queries, keys}; }
   Four score_strides() const { return {h * queries * keys, queries * keys, keys, 1}; }
   Four turned_scores() const { return {b, h, keys, queries}; }
@@ -97,10 +105,10 @@ Tensor masked(Graph& g, const Tensor& scores, const AttentionShape& s) {
 Graph forward_graph(const AttentionShape& shape, cudnnDataType_t narrow) {
   Sizes s(shape);
   Graph g;
-  Tensor q = g.tensor(kQ, s.rows(s.queries), s.row_strides(s.queries), narrow);
-  Tensor k = g.tensor(kK, s.turned(s.keys), s.turned_strides(s.keys), narrow);
-  Tensor v = g.tensor(kV, s.rows(s.keys), s.row_strides(s.keys), narrow);
-  Tensor o = g.tensor(kO, s.rows(s.queries), s.row_strides(s.queries), narrow);
+  Tensor q = g.tensor(kQ, s.rows(s.queries), s.query_strides(), narrow);
+  Tensor k = g.tensor(kK, s.turned_keys(), s.turned_key_strides(), narrow);
+  Tensor v = g.tensor(kV, s.rows(s.keys), s.key_strides(), narrow);
+  Tensor o = g.tensor(kO, s.rows(s.queries), s.output_strides(), narrow);
   Tensor lse = g.tensor(kLse, s.sums(), s.sum_strides(), kWide);
   auto score = [&](cudnnDataType_t type) { return g.between(s.scores(), s.score_strides(), type); };
   auto sum = [&] { return g.between(s.sums(), s.sum_strides(), kWide); };
@@ -127,14 +135,14 @@ Graph forward_graph(const AttentionShape& shape, cudnnDataType_t narrow) {
 Graph backward_graph(const AttentionShape& shape, cudnnDataType_t narrow) {
   Sizes s(shape);
   Graph g;
-  Tensor q = g.tensor(kQ, s.rows(s.queries), s.row_strides(s.queries), narrow);
-  Tensor k = g.tensor(kK, s.turned(s.keys), s.turned_strides(s.keys), narrow);
-  Tensor v = g.tensor(kV, s.turned(s.keys), s.turned_strides(s.keys), narrow);
-  Tensor o = g.tensor(kO, s.rows(s.queries), s.row_strides(s.queries), narrow);
-  Tensor d_o = g.tensor(kDo, s.rows(s.queries), s.row_strides(s.queries), narrow);
-  Tensor dq = g.tensor(kDq, s.rows(s.queries), s.row_strides(s.queries), narrow);
-  Tensor dk = g.tensor(kDk, s.rows(s.keys), s.row_strides(s.keys), narrow);
-  Tensor dv = g.tensor(kDv, s.rows(s.keys), s.row_strides(s.keys), narrow);
+  Tensor q = g.tensor(kQ, s.rows(s.queries), s.query_strides(), narrow);
+  Tensor k = g.tensor(kK, s.turned_keys(), s.turned_key_strides(), narrow);
+  Tensor v = g.tensor(kV, s.turned_keys(), s.turned_key_strides(), narrow);
+  Tensor o = g.tensor(kO, s.rows(s.queries), s.output_strides(), narrow);
+  Tensor d_o = g.tensor(kDo, s.rows(s.queries), s.output_strides(), narrow);
+  Tensor dq = g.tensor(kDq, s.rows(s.queries), s.query_strides(), narrow);
+  Tensor dk = g.tensor(kDk, s.rows(s.keys), s.key_strides(), narrow);
+  Tensor dv = g.tensor(kDv, s.rows(s.keys), s.key_strides(), narrow);
   Tensor lse = g.tensor(kLse, s.sums(), s.sum_strides(), kWide),
          delta = g.tensor(kDelta, s.sums(), s.sum_strides(), kWide);
   Tensor scale = g.scalar(kScale);
@@ -167,7 +175,7 @@ Graph backward_graph(const AttentionShape& shape, cudnnDataType_t narrow) {
   g.pointwise(CUDNN_POINTWISE_MUL, d_scores, scale, d_scaled);
   g.reshape(d_scaled, d_turned);
   g.multiply(d_turned, q, dk);
-  Tensor k_rows = g.between(s.rows(s.keys), s.row_strides(s.keys), narrow);
+  Tensor k_rows = g.between(s.rows(s.keys), s.key_strides(), narrow);
   g.reshape(k, k_rows);
   g.multiply(d_scaled, k_rows, dq);
   return g;
@@ -189,11 +197,12 @@ struct Found {
 
 // Returns null, and counts a fallback, if cuDNN has no plan.
 const cudnn::Plan* plan_for(const AttentionShape& s, DType type, bool backward, Queue& queue) {
-  using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, Seen, DType, bool>;
+  using Key =
+      std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, Seen, DType, bool>;
   // The shapes of a run are fixed, so plans are kept to its end.
   static std::map<Key, Found> plans;
-  auto [it, added] = plans.try_emplace(
-      {s.batch, s.heads, s.query_length, s.key_length, s.head_dim, seen_of(s), type, backward});
+  auto [it, added] = plans.try_emplace({s.batch, s.heads, s.query_length, s.key_length, s.head_dim,
+                                        s.next_query(), s.next_key(), seen_of(s), type, backward});
   Found& found = it->second;
   if (added) try {
       found.plan = std::make_unique<cudnn::Plan>(graph_of(s, type, backward),
@@ -240,7 +249,7 @@ void add_mask(std::vector<cudnn::Argument>& arguments, const AttentionShape& s,
 bool attention_by_cudnn(const AttentionForward& a, Queue& queue) {
   const AttentionShape& s = a.shape;
   if (!is_for_cudnn(s, a.q.type)) return false;
-  const cudnn::Plan* plan = plan_for(s, a.q.type, false, queue);
+  const cudnn::Plan* plan = plan_for(with_padded_strides(s), a.q.type, false, queue);
   if (!plan) return false;
   Scratch scratch(*plan, s, padded_bytes(a), queue);
   const AttentionForward whole = padded(a, scratch.copies, queue);
@@ -260,7 +269,7 @@ bool attention_by_cudnn(const AttentionForward& a, Queue& queue) {
 bool attention_by_cudnn(const AttentionBackward& a, Queue& queue) {
   const AttentionShape& s = a.shape;
   if (!is_for_cudnn(s, a.q.type)) return false;
-  const cudnn::Plan* plan = plan_for(s, a.q.type, true, queue);
+  const cudnn::Plan* plan = plan_for(with_padded_strides(s), a.q.type, true, queue);
   if (!plan) return false;
   Scratch scratch(*plan, s, padded_bytes(a), queue);
   const AttentionBackward whole = padded(a, scratch.copies, queue);

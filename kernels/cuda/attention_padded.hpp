@@ -12,6 +12,9 @@ namespace kernels {
 int64_t padded_bytes(const AttentionForward& a);
 int64_t padded_bytes(const AttentionBackward& a);
 
+// Returns the shape with the strides of the op on copies: these have no gaps.
+AttentionShape with_padded_strides(AttentionShape s);
+
 // Copies the packed operands to `memory`, which has padded_bytes(a). Returns the op on the copies.
 // Queries that an example lacks have lse = 0. Without packed rows this is the op itself.
 AttentionForward padded(const AttentionForward& a, char* memory, Queue& queue);

@@ -35,10 +35,11 @@ inline bool packs_fit(int pack, int64_t row, std::initializer_list<device::View>
 
 // Returns the elements per access of patchify. Packs do not cross from one row of a patch to the
 // next, and keep their alignment in all rows of the image.
-inline int patchify_pack(int64_t patch_row, int64_t image_row, const device::View& patches,
-                         const device::View& image) {
+inline int patchify_pack(int64_t patch_row, int64_t image_row, int64_t next_patch,
+                         const device::View& patches, const device::View& image) {
   for (int pack : {4, 2})
-    if (image_row % pack == 0 && packs_fit(pack, patch_row, {patches, image})) return pack;
+    if ((image_row | next_patch) % pack == 0 && packs_fit(pack, patch_row, {patches, image}))
+      return pack;
   return 1;
 }
 

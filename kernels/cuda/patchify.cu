@@ -19,6 +19,7 @@ struct PatchifyBody {
   int patch;                  // rows of pixels in a patch
   int rows, columns;          // of patches in an image
   int length;                 // elements in a row of pixels of a patch
+  int64_t next;               // elements from a patch to the next
 
   // `row` counts the rows of pixels that belong to patches. A pack is whole and lies in one patch.
   template <bool kAligned, int N>
@@ -31,7 +32,7 @@ struct PatchifyBody {
 #pragma unroll
       for (int i = 0; i < N; ++i) v[i] = pixel_value(range, v[i], (int(column) + i) % int(kRgb));
     }
-    store<kAligned>(patches + ((patch_row * columns + c) * patch + y) * length + k, v, N);
+    store<kAligned>(patches + (patch_row * columns + c) * next + y * length + k, v, N);
   }
 };
 
@@ -54,8 +55,9 @@ void take_patches(const Patchify& a, Queue& queue) {
                                     int(a.patch),
                                     int(a.height / a.patch),
                                     int(a.width / a.columns()),
-                                    int(length)};
-  const int pack = patchify_pack(length, image_row, a.patches, a.image);
+                                    int(length),
+                                    a.next()};
+  const int pack = patchify_pack(length, image_row, a.next(), a.patches, a.image);
   if (pack == 4)
     take_packs<4>(body, a.batch, queue);
   else if (pack == 2)

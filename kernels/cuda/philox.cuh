@@ -13,9 +13,12 @@ __device__ inline uint32_t word_of(const base::Philox4& block, unsigned i) {
   return i == 0 ? block[0] : i == 1 ? block[1] : i == 2 ? block[2] : block[3];
 }
 
+// Returns the number in [0, 1) that a word stands for.
+__device__ inline float uniform_of(uint32_t word) { return float(word >> 8) * 0x1p-24f; }
+
 // Returns stream.uniform(index).
 __device__ inline float uniform_draw(const base::Stream& stream, uint64_t index) {
-  return float(word_of(stream.block(index / 4), unsigned(index % 4)) >> 8) * 0x1p-24f;
+  return uniform_of(word_of(stream.block(index / 4), unsigned(index % 4)));
 }
 
 // Returns stream.normal(index), up to the roundings of the GPU's logarithm and cosine.

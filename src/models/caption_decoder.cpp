@@ -130,7 +130,7 @@ void CaptionDecoder::forward_layer(nn::Context& ctx, const Layer& layer, Stack::
     pick_last(ctx, kept.x, t, pass.selection);
     pick_last(ctx, s.n1, s.n1_last, pass.selection);
   }
-  s.self = layer.self.make_saved(ctx, save, some, all);
+  s.self = layer.self.make_saved(ctx, save, !last, some, all);
   layer.self.forward_heads(ctx, s.n1_last, some, s.n1, all, mask(pass.memory), pass.memory.flags,
                            s.self);
   s.x = ctx.make(save, elements);
@@ -142,7 +142,7 @@ void CaptionDecoder::forward_layer(nn::Context& ctx, const Layer& layer, Stack::
   s.n2 = ctx.make_activation(save, elements);
   s.norm2 = layer.norm2.make_saved(ctx, save, rows);
   layer.norm2.forward(ctx, s.x, rows, s.n2, s.norm2);
-  s.cross = layer.cross.make_saved(ctx, save, some, image);
+  s.cross = layer.cross.make_saved(ctx, save, false, some, image);
   layer.cross.forward_heads(ctx, s.n2, some, pass.memory.encoded, image, kernels::Mask::full, {},
                             s.cross);
   s.y = ctx.make(save, elements);
@@ -189,14 +189,15 @@ void CaptionDecoder::backward_layer(nn::Context& ctx, const Layer& layer, Stack:
     layer.norm2.backward(ctx, dn, s.x, rows, s.norm2, d, Write::accumulate);
   }
   drop_again("decoder/self");
-  View dn = ctx.arena.temporary(rows.count * width);
   if (!last) {
+    const View dn = layer.self.make_input_gradient(ctx, rows.count * width);
     layer.self.backward(ctx, dropped, s.n1, all, {}, all, mask(memory), memory.flags, s.self, dn,
                         {}, Write::overwrite);
     layer.norm1.backward(ctx, dn, kept.x, rows, s.norm1, d, Write::accumulate);
     return;
   }
-  View dn_all = ctx.arena.temporary(all.rows.count * width);
+  const View dn = ctx.arena.temporary(rows.count * width),
+             dn_all = ctx.arena.temporary(all.rows.count * width);
   layer.self.backward(ctx, dropped, s.n1_last, some, s.n1, all, mask(memory), memory.flags, s.self,
                       dn, dn_all, Write::overwrite);
   auto spread = [&](View from, View to, Write write) {

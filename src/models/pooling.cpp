@@ -67,7 +67,7 @@ void Pooling::forward_map(nn::Context& ctx, const Layer& layer, Stack::Kept& kep
                               .rows = rows,
                               .width = width,
                               .source_rows = 1});
-  s.attention = layer.attention.make_saved(ctx, save, queries(ctx), keys(ctx));
+  s.attention = layer.attention.make_saved(ctx, save, false, queries(ctx), keys(ctx));
   layer.attention.forward_heads(ctx, s.probes, queries(ctx), kept.x, keys(ctx), kernels::Mask::full,
                                 {}, s.attention);
   s.a = ctx.make(save, rows * width);

@@ -31,7 +31,7 @@ Vit::Vit(const VitConfig& config, Recompute recompute, ParameterList& list)
   const int64_t width = config.width;
   stem_block_ = list.begin_block("encoder/stem");
   const int64_t inputs = config.patch_height * config.patch_width * 3;
-  stem_ = {.in = inputs, .out = width};
+  stem_ = {.in = inputs, .out = width, .aligned_rows = true};
   stem_.kernel = list.add_operand("encoder/embedding/kernel",
                                   {config.patch_height, config.patch_width, 3, width},
                                   ParameterList::lecun(inputs));
@@ -85,7 +85,7 @@ void Vit::embed(nn::Context& ctx, View image, View x, Pass& pass) const {
   const int64_t patches = config_.patches(), width = config_.width, rows = ctx.batch * patches;
   ForwardBlock weights(ctx, stem_block_, blocks_.first_block());
   device::Arena::Scope scope(ctx.arena);
-  pass.patches = ctx.make_activation(ctx.keep, rows * stem_.in);
+  pass.patches = ctx.make_activation(ctx.keep, rows * stem_.row_of_x(ctx));
   ctx.run(kernels::Patchify{.patches = pass.patches,
                             .image = image,
                             .batch = ctx.batch,
@@ -93,7 +93,8 @@ void Vit::embed(nn::Context& ctx, View image, View x, Pass& pass) const {
                             .width = config_.image_width,
                             .patch = config_.patch_height,
                             .patch_width = config_.patch_width,
-                            .range = bytes_});
+                            .range = bytes_,
+                            .stride = stem_.row_of_x(ctx)});
   const View all = class_token_ < 0 ? x : ctx.arena.temporary((rows + 1) * width),
              embedded = all.slice(0, rows * width);
   stem_.forward(ctx, pass.patches, rows, embedded);
@@ -151,7 +152,7 @@ void Vit::forward_layer(nn::Context& ctx, const Layer& layer, const nn::Sequence
   s.n0 = ctx.make_activation(save, rows * width);
   s.norm0 = layer.norm0.make_saved(ctx, save, rows);
   layer.norm0.forward(ctx, kept.x, rows, s.n0, s.norm0);
-  s.attention = layer.attention.make_saved(ctx, save, all, all);
+  s.attention = layer.attention.make_saved(ctx, save, true, all, all);
   layer.attention.forward_heads(ctx, s.n0, all, s.n0, all, kernels::Mask::full, {}, s.attention);
   s.a = ctx.make(save, rows * width);
   layer.attention.forward_output(ctx, s.attention, rows, s.a, drop ? View{} : kept.x);
@@ -189,7 +190,7 @@ void Vit::backward_layer(nn::Context& ctx, const Layer& layer, const nn::Sequenc
   }
   if (drop)
     nn::dropout(ctx, dropped.d, d.d, config_.dropout, "encoder/attention", number, length * width);
-  View dn = ctx.arena.temporary(rows * width);
+  const View dn = layer.attention.make_input_gradient(ctx, rows * width);
   layer.attention.backward(ctx, dropped, s.n0, all, {}, all, kernels::Mask::full, {}, s.attention,
                            dn, {}, Write::overwrite);
   layer.norm0.backward(ctx, dn, kept.x, rows, s.norm0, d, Write::accumulate);

@@ -129,7 +129,7 @@ void Vit::embed_views(nn::Context& ctx, View x, Pass& pass) const {
     const int64_t images = examples * s.views.per_example, rows = images * s.count();
     const View y = all.slice(at * width, rows * width);
     at += rows;
-    s.patches = ctx.make_activation(ctx.keep, rows * stem_.in);
+    s.patches = ctx.make_activation(ctx.keep, rows * stem_.row_of_x(ctx));
     ctx.run(kernels::Patchify{.patches = s.patches,
                               .image = s.views.images,
                               .batch = images,
@@ -137,7 +137,8 @@ void Vit::embed_views(nn::Context& ctx, View x, Pass& pass) const {
                               .width = s.views.width,
                               .patch = config_.patch_height,
                               .patch_width = config_.patch_width,
-                              .range = bytes_});
+                              .range = bytes_,
+                              .stride = stem_.row_of_x(ctx)});
     stem_.forward(ctx, s.patches, rows, y);
     ctx.run(kernels::AddTable{.y = y,
                               .x = y,

@@ -1,21 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/attention.hpp"
 
-#include "nn/layers.hpp"
+#include "nn/joined_linear.hpp"
 
 namespace nn {
 
-Attention::Saved Attention::make_saved(Context& ctx, bool saved, const Sequences& queries,
-                                       const Sequences& keys) const {
-  int64_t q = queries.rows.count, k = keys.rows.count;
-  return {ctx.make_activation(saved, q * query.out), ctx.make_activation(saved, k * key.out),
-          ctx.make_activation(saved, k * value.out), ctx.make_activation(saved, q * query.out),
-          ctx.make(saved, ctx.batch * queries.length * heads)};
+JoinedLinear Attention::joined(bool self) const {
+  return self ? JoinedLinear{&query, &key, &value} : JoinedLinear{&key, &value};
 }
 
-kernels::AttentionShape Attention::shape(Context& ctx, const Sequences& queries,
+Attention::Saved Attention::make_heads(Context& ctx, bool saved, bool self,
+                                       const Sequences& queries, const Sequences& keys) const {
+  const int64_t q = queries.rows.count, k = keys.rows.count;
+  if (!joins(ctx))
+    return {ctx.make_activation(saved, q * query.out),
+            ctx.make_activation(saved, k * key.out),
+            ctx.make_activation(saved, k * value.out),
+            {},
+            {}};
+  const JoinedLinear layers = joined(self);
+  const View all = ctx.make_activation(saved, k * layers.columns());
+  const size_t first = self ? 1 : 0;
+  return {self ? layers.part(all, k, 0) : ctx.make_activation(saved, q * query.out),
+          layers.part(all, k, first),
+          layers.part(all, k, first + 1),
+          {},
+          {},
+          all};
+}
+
+Attention::Saved Attention::make_saved(Context& ctx, bool saved, bool self,
+                                       const Sequences& queries, const Sequences& keys) const {
+  Saved out = make_heads(ctx, saved, self, queries, keys);
+  out.o = ctx.make_activation(saved, queries.rows.count * query.out);
+  out.lse = ctx.make(saved, ctx.batch * queries.length * heads);
+  return out;
+}
+
+kernels::AttentionShape Attention::shape(Context& ctx, bool self, const Sequences& queries,
                                          const Sequences& keys, kernels::Mask mask,
                                          View flags) const {
+  const int64_t stride = joins(ctx) ? joined(self).columns() : 0;
   return {.batch = ctx.batch,
           .heads = heads,
           .query_length = queries.length,
@@ -27,15 +52,21 @@ kernels::AttentionShape Attention::shape(Context& ctx, const Sequences& queries,
           .stream = ctx.dropout.sub(base::stream_id(dropout_name)).sub(uint64_t(layer)),
           .first_example = ctx.first_example,
           .query_offsets = queries.offsets,
-          .key_offsets = keys.offsets};
+          .key_offsets = keys.offsets,
+          .query_stride = self ? stride : 0,
+          .key_stride = stride};
 }
 
 void Attention::forward_heads(Context& ctx, View x, const Sequences& queries, View memory,
                               const Sequences& keys, kernels::Mask mask, View flags,
                               const Saved& saved) const {
-  {
+  const bool self = x.data == memory.data && x.count == memory.count;
+  if (!saved.joined.none()) {
     device::Arena::Scope scope(ctx.arena);
-    const bool self = x.data == memory.data && x.count == memory.count;
+    if (!self) query.forward(ctx, x, queries.rows, saved.q);
+    joined(self).forward(ctx, ctx.operand(memory), keys.rows.count, saved.joined);
+  } else {
+    device::Arena::Scope scope(ctx.arena);
     const View m = ctx.operand(memory), a = self ? m : ctx.operand(x);
     for (int64_t j = 0; j < ctx.slices; ++j) {
       const kernels::Gemm q = query.product(ctx, a, queries.rows, j, saved.q),
@@ -54,7 +85,7 @@ void Attention::forward_heads(Context& ctx, View x, const Sequences& queries, Vi
                                     .q = saved.q,
                                     .k = saved.k,
                                     .v = saved.v,
-                                    .shape = shape(ctx, queries, keys, mask, flags)});
+                                    .shape = shape(ctx, self, queries, keys, mask, flags)});
 }
 
 void Attention::backward(Context& ctx, const StreamGradient& dy, View x, const Sequences& queries,
@@ -62,29 +93,34 @@ void Attention::backward(Context& ctx, const StreamGradient& dy, View x, const S
                          const Saved& saved, View dx, View dmemory, Write memory_write) const {
   device::Arena::Scope scope(ctx.arena);
   bool self = memory.none();
-  auto activation = [&](int64_t count) { return ctx.make_activation(false, count); };
-  View d_o = activation(queries.rows.count * query.out),
-       dq = activation(queries.rows.count * query.out);
-  View dk = activation(keys.rows.count * key.out), dv = activation(keys.rows.count * value.out);
+  const View d_o = ctx.make_activation(false, queries.rows.count * query.out);
+  const Saved d = make_heads(ctx, false, self, queries, keys);
   output.backward(ctx, dy, saved.o, queries.rows, d_o);
-  ctx.run(kernels::AttentionBackward{.dq = dq,
-                                     .dk = dk,
-                                     .dv = dv,
+  ctx.run(kernels::AttentionBackward{.dq = d.q,
+                                     .dk = d.k,
+                                     .dv = d.v,
                                      .d_o = d_o,
                                      .q = saved.q,
                                      .k = saved.k,
                                      .v = saved.v,
                                      .o = saved.o,
                                      .lse = saved.lse,
-                                     .shape = shape(ctx, queries, keys, mask, flags)});
+                                     .shape = shape(ctx, self, queries, keys, mask, flags)});
+  const View source = self ? x : memory, into = self ? dx : dmemory;
+  if (!d.joined.none()) {
+    const JoinedLinear layers = joined(self);
+    if (!self) query.backward(ctx, d.q, x, queries.rows, dx);
+    layers.backward_input(ctx, d.joined, keys.rows.count, into,
+                          self ? Write::overwrite : memory_write);
+    return layers.parameter_gradients(ctx, d.joined, source, keys.rows.count);
+  }
   for (int64_t j = 0; j < ctx.slices; ++j) {
-    const View into = self ? dx : dmemory;
     const kernels::Gemm query_product =
-                            query.input_product(ctx, dq, queries.rows, j, dx, Write::overwrite),
-                        key_product = key.input_product(ctx, dk, keys.rows, j, into,
+                            query.input_product(ctx, d.q, queries.rows, j, dx, Write::overwrite),
+                        key_product = key.input_product(ctx, d.k, keys.rows, j, into,
                                                         self ? Write::accumulate : memory_write),
                         value_product =
-                            value.input_product(ctx, dv, keys.rows, j, into, Write::accumulate);
+                            value.input_product(ctx, d.v, keys.rows, j, into, Write::accumulate);
     if (self) {
       ctx.run_by_rows({query_product, key_product, value_product});
     } else {
@@ -92,9 +128,9 @@ void Attention::backward(Context& ctx, const StreamGradient& dy, View x, const S
       ctx.run_by_rows({key_product, value_product});
     }
   }
-  query.parameter_gradients(ctx, dq, x, queries.rows);
-  key.parameter_gradients(ctx, dk, self ? x : memory, keys.rows);
-  value.parameter_gradients(ctx, dv, self ? x : memory, keys.rows);
+  query.parameter_gradients(ctx, d.q, x, queries.rows);
+  key.parameter_gradients(ctx, d.k, source, keys.rows);
+  value.parameter_gradients(ctx, d.v, source, keys.rows);
 }
 
 }  // namespace nn

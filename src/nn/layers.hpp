@@ -3,6 +3,7 @@
 // those of them that are computed.
 #pragma once
 
+#include "base/narrow.hpp"
 #include "kernels/attention.hpp"
 #include "nn/context.hpp"
 
@@ -52,6 +53,15 @@ struct Linear {
   int kernel = -1, bias = -1;  // [in, out], optional [out]
   int64_t in = 0, out = 0;
   bool rows_are_outputs = false;  // the kernel is [out, in], as in torch
+  // On GPUs rows of x start at multiples of 16 bytes, as their products want. Other layers have
+  // such rows by their width.
+  bool aligned_rows = false;
+
+  // Returns the elements from a row of x to the next.
+  int64_t row_of_x(const Context& ctx) const {
+    return aligned_rows && ctx.on_gpu() ? base::round_up(in, 16 / device::size_of(ctx.activation()))
+                                        : in;
+  }
 
   // y [rows, out] = x [rows, in] . kernel + bias (+ residual [rows, out]). x, y, dx and dy may be
   // f32 or of the activations' type. A residual and an accumulated dx are f32. gelu [rows, out], if
@@ -124,16 +134,27 @@ struct Mlp {
   void drop(Context& ctx, View h, Rows rows) const;
 };
 
+class JoinedLinear;  // joined_linear.hpp
+
 struct Attention {
   Linear query, key, value, output;
   int64_t heads = 1;
   float weight_dropout = 0;
   const char* dropout_name = "";
   int layer = 0;
+  // On GPUs one product computes keys and values, and in self-attention queries too: they are
+  // columns of one matrix. They are matrices of their own if the pass is cut into slices.
   struct Saved {
     View q, k, v, o, lse;
+    View joined{};  // [rows, columns of q (in self-attention), k and v], or none
   };
-  Saved make_saved(Context& ctx, bool saved, const Sequences& queries, const Sequences& keys) const;
+  // self: forward_heads will get the same rows as x and as memory.
+  Saved make_saved(Context& ctx, bool saved, bool self, const Sequences& queries,
+                   const Sequences& keys) const;
+  // Allocates the gradient of x for self-attention. GPUs round it if one product writes it.
+  View make_input_gradient(Context& ctx, int64_t count) const {
+    return joins(ctx) ? ctx.make_norm_gradient(count) : ctx.arena.temporary(count);
+  }
   // Computes everything but the output projection and fills saved. Self-attention: memory = x.
   void forward_heads(Context& ctx, View x, const Sequences& queries, View memory,
                      const Sequences& keys, kernels::Mask mask, View flags,
@@ -148,8 +169,13 @@ struct Attention {
                 const Saved& saved, View dx, View dmemory, Write memory_write) const;
 
  private:
-  kernels::AttentionShape shape(Context& ctx, const Sequences& queries, const Sequences& keys,
-                                kernels::Mask mask, View flags) const;
+  bool joins(const Context& ctx) const { return ctx.on_gpu() && ctx.slices == 1; }
+  JoinedLinear joined(bool self) const;
+  // Allocates q, k and v, or their gradients.
+  Saved make_heads(Context& ctx, bool saved, bool self, const Sequences& queries,
+                   const Sequences& keys) const;
+  kernels::AttentionShape shape(Context& ctx, bool self, const Sequences& queries,
+                                const Sequences& keys, kernels::Mask mask, View flags) const;
 };
 
 }  // namespace nn

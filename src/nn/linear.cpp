@@ -13,7 +13,7 @@ StreamGradient::StreamGradient(Context& ctx, View stream, int64_t width, bool wi
 kernels::Gemm Linear::product(Context& ctx, View x, Rows rows, int64_t j, View y, View residual,
                               View gelu) const {
   return {.c = rows.slice(ctx, j, y, out),
-          .a = rows.slice(ctx, j, x, in),
+          .a = rows.slice(ctx, j, x, row_of_x(ctx)),
           .b = ctx.weight_operand(kernel),
           .bias = bias < 0                       ? View{}
                   : y.type == device::DType::f32 ? ctx.weight(bias)
@@ -23,6 +23,7 @@ kernels::Gemm Linear::product(Context& ctx, View x, Rows rows, int64_t j, View y
           .n = out,
           .k = in,
           .trans_b = rows_are_outputs,
+          .lda = row_of_x(ctx),
           .gelu = rows.slice(ctx, j, gelu, out)};
 }
 
@@ -60,7 +61,7 @@ void Linear::parameter_gradients(Context& ctx, View d, View x, Rows rows, View s
   sum_over_slices(ctx, {kernel, bias}, [&](int64_t j, const auto& t) {
     const bool summed = !sums.none() && !t[1].view.none();
     parameter_gradients(ctx, t[0], summed ? Target{} : t[1], rows.slice(ctx, j, d, out),
-                        rows.slice(ctx, j, a, in), rows.size(ctx, j));
+                        rows.slice(ctx, j, a, row_of_x(ctx)), rows.size(ctx, j));
     if (!summed) return;
     const View b = t[1].view, sum = sums.slice(j * out, out);
     if (t[1].write == Write::accumulate)
@@ -83,7 +84,8 @@ void Linear::parameter_gradients(Context& ctx, const Target& kernel_target,
                             .n = in,
                             .k = rows,
                             .trans_a = true,
-                            .write = kernel_target.write});
+                            .write = kernel_target.write,
+                            .ldb = row_of_x(ctx)});
     if (!bias_target.view.none()) ctx.run(sums);
     return;
   }
@@ -94,7 +96,8 @@ void Linear::parameter_gradients(Context& ctx, const Target& kernel_target,
                               .n = out,
                               .k = rows,
                               .trans_a = true,
-                              .write = kernel_target.write};
+                              .write = kernel_target.write,
+                              .lda = row_of_x(ctx)};
   if (!kernel_target.view.none() && !bias_target.view.none())
     return kernels::run_with_sums(product, sums, ctx.queue);
   if (!kernel_target.view.none()) ctx.run(product);

@@ -68,7 +68,8 @@ Packing packing_of(const Model& m, bool keys) {
 }
 
 void add_attention(std::vector<Row>& rows, const char* what, const Model& m, int64_t queries,
-                   int64_t keys, Mask mask, double layers, const Packing& packing = {}) {
+                   int64_t keys, Mask mask, double layers, int64_t joined,
+                   const Packing& packing = {}) {
   auto elements = [&](bool packed, int64_t length) {
     return (packed ? packing.offsets.back() : m.batch * length) * m.width;
   };
@@ -84,26 +85,40 @@ void add_attention(std::vector<Row>& rows, const char* what, const Model& m, int
     if (mask == Mask::per_example) s.flags = t.zeros(m.batch, DType::u8);
     if (packing.queries) s.query_offsets = t.integers(packing.offsets);
     if (packing.keys) s.key_offsets = t.integers(packing.offsets);
+    if (t.on_gpu()) {
+      s.key_stride = joined * m.width;
+      if (joined == 3) s.query_stride = s.key_stride;
+    }
     return s;
   };
+  // Column `part` of a matrix with those of other tensors.
+  auto column = [=](Memory& t, int64_t count, int64_t part, bool alone) {
+    if (alone || !t.on_gpu()) return t.normals(count, kNarrow);
+    const int64_t all = count / m.width;
+    return t.normals(all * joined * m.width, kNarrow)
+        .slice(part * m.width, (all - 1) * joined * m.width + m.width);
+  };
+  auto of_q = [=](Memory& t) { return column(t, q, 0, joined != 3); };
+  auto of_k = [=](Memory& t) { return column(t, k, joined - 2, false); };
+  auto of_v = [=](Memory& t) { return column(t, k, joined - 1, false); };
   const std::string name =
       fmt::format("{}: {} x {} heads, {} x {} x {}", what, m.batch, m.heads, queries, keys, dim);
   add(rows, name, layers, [=](Memory& t) {
     return AttentionForward{.o = t.zeros(q, kNarrow),
                             .lse = t.zeros(m.batch * m.heads * queries, kWide),
-                            .q = t.normals(q, kNarrow),
-                            .k = t.normals(k, kNarrow),
-                            .v = t.normals(k, kNarrow),
+                            .q = of_q(t),
+                            .k = of_k(t),
+                            .v = of_v(t),
                             .shape = shape(t)};
   });
   add(rows, name, layers, [=](Memory& t) {
-    return AttentionBackward{.dq = t.zeros(q, kNarrow),
-                             .dk = t.zeros(k, kNarrow),
-                             .dv = t.zeros(k, kNarrow),
+    return AttentionBackward{.dq = of_q(t),
+                             .dk = of_k(t),
+                             .dv = of_v(t),
                              .d_o = t.normals(q, kNarrow),
-                             .q = t.normals(q, kNarrow),
-                             .k = t.normals(k, kNarrow),
-                             .v = t.normals(k, kNarrow),
+                             .q = of_q(t),
+                             .k = of_k(t),
+                             .v = of_v(t),
                              .o = t.normals(q, kNarrow),
                              .lse = t.filled(m.batch * m.heads * queries, 4),
                              .shape = shape(t)};
@@ -133,10 +148,9 @@ void add_encoder(std::vector<Row>& rows, const Model& m) {
   });
   add_linear(rows, "patches", image, patch, d, 1, {.bias = true, .wide = true});
   add_norm(rows, "encoder", image, d, 2 * enc + 1);
-  add_linear(rows, "encoder q", image, d, d, enc, {.bias = true});
-  add_linear(rows, "encoder k, v", image, d, d, 2 * enc, {.bias = true, .accumulate = true});
+  add_linear(rows, "encoder q, k, v", image, d, 3 * d, enc, {.bias = true});
   add_linear(rows, "encoder out", image, d, d, enc, {.bias = true, .residual = true});
-  add_attention(rows, "encoder", m, m.tokens, m.tokens, Mask::full, enc);
+  add_attention(rows, "encoder", m, m.tokens, m.tokens, Mask::full, enc, 3);
   add_linear(rows, "encoder mlp in", image, d, m.mlp, enc, {.bias = true, .gelu = true});
   add_linear(rows, "encoder mlp out", image, m.mlp, d, enc,
              {.bias = true, .residual = true, .gelu_of = true});
@@ -176,13 +190,13 @@ void add_decoder(std::vector<Row>& rows, const Model& m) {
         t.zeros((v + 1) * d, kWide), t.normals(text * d, kWide), t.integers(ids), text, d, v + 1};
   });
   add_norm(rows, "decoder", packed, d, 3 * dec + 1);
-  add_linear(rows, "decoder q, q", packed, d, d, 2 * dec, {});
-  add_linear(rows, "decoder k, v", packed, d, d, 2 * dec, {.accumulate = true});
+  add_linear(rows, "decoder q, k, v", packed, d, 3 * d, dec, {});
+  add_linear(rows, "decoder q", packed, d, d, dec, {});
   add_linear(rows, "decoder out, out", packed, d, d, 2 * dec, {.residual = true});
-  add_linear(rows, "decoder k, v of the image", image, d, d, 2 * dec, {.accumulate = true});
-  add_attention(rows, "decoder self, packed", m, m.text, m.text, Mask::per_example, dec,
+  add_linear(rows, "decoder k, v of the image", image, d, 2 * d, dec, {.accumulate = true});
+  add_attention(rows, "decoder self, packed", m, m.text, m.text, Mask::per_example, dec, 3,
                 packing_of(m, true));
-  add_attention(rows, "decoder cross, packed", m, m.text, m.tokens, Mask::full, dec,
+  add_attention(rows, "decoder cross, packed", m, m.text, m.tokens, Mask::full, dec, 2,
                 packing_of(m, false));
   add_linear(rows, "decoder mlp in", packed, d, m.mlp, dec, {.gelu = true});
   add_linear(rows, "decoder mlp out", packed, m.mlp, d, dec, {.residual = true, .gelu_of = true});

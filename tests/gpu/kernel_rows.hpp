@@ -27,6 +27,7 @@ class Memory {
   device::View filled(int64_t count, float value);          // f32
   device::View zeros(int64_t count, device::DType type);
   device::View integers(const std::vector<int32_t>& values);
+  bool on_gpu() const { return queue_.device() == device::Kind::cuda; }
 
  private:
   device::View make(int64_t count, device::DType type);

@@ -62,6 +62,9 @@ int main(int argc, char** argv) {
                              .head_dim = 64};
         AttentionShape text = image, cross = image;
         text.query_length = text.key_length = cross.query_length = 64;
+        // One product computes queries, keys and values of images. Rows of text are copied.
+        image.query_stride = image.key_stride = 3 * image.row();
+        cross.key_stride = 2 * image.row();
         for (kernels::DType type : {kernels::DType::bf16, kernels::DType::f16}) {
           const bool base_model = m.heads == 12, bf16 = type == kernels::DType::bf16;
           const bool usual = hopper ? base_model || (bf16 && backward) : base_model && bf16;

@@ -12,7 +12,7 @@ using namespace kernels;
 using namespace rig;
 using device::DType;
 
-constexpr int64_t kBatch = 3, kHeads = 2, kDim = 64, kRow = kHeads * kDim;
+constexpr int64_t kBatch = 3, kHeads = 2, kDim = 64;
 
 struct Lengths {
   const char* name;
@@ -50,17 +50,17 @@ struct Problem {
   std::vector<int32_t> query_offsets, key_offsets;
   AttentionShape shape;
   int64_t queries, keys;  // elements
-  explicit Problem(const Lengths& c)
+  explicit Problem(const Lengths& c, int64_t dim = kDim)
       : query_offsets(offsets_of(c.query_rows)),
         key_offsets(offsets_of(c.key_rows)),
         shape{.batch = kBatch,
               .heads = kHeads,
               .query_length = c.queries,
               .key_length = c.keys,
-              .head_dim = kDim,
+              .head_dim = dim,
               .mask = c.mask},
-        queries(kRow * (query_offsets.empty() ? kBatch * c.queries : query_offsets.back())),
-        keys(kRow * (key_offsets.empty() ? kBatch * c.keys : key_offsets.back())) {
+        queries(kHeads * dim * (query_offsets.empty() ? kBatch * c.queries : query_offsets.back())),
+        keys(kHeads * dim * (key_offsets.empty() ? kBatch * c.keys : key_offsets.back())) {
     if (c.mask == Mask::per_example) shape.flags = device::view(flags.data(), kBatch);
     if (!query_offsets.empty())
       shape.query_offsets = device::view(query_offsets.data(), kBatch + 1);
@@ -68,19 +68,21 @@ struct Problem {
   }
 };
 
-// The results of both directions, on numbers that the type holds.
+// Returns numbers that the narrow type holds.
+std::vector<float> rounded_normals(int64_t count, const char* name) {
+  std::vector<float> out;
+  for (float v : normals(count, name)) out.push_back(widened(narrowed(v)));
+  return out;
+}
+
+// The results of both directions.
 struct Results {
   std::vector<float> o, dq, dk, dv;
 };
 template <class QueueKind, class Run>
 Results results_of(const Problem& p, bool narrow, QueueKind& queue, const Run& run_op) {
-  auto rounded = [](const std::vector<float>& x) {
-    std::vector<float> out;
-    for (float v : x) out.push_back(widened(narrowed(v)));
-    return out;
-  };
   auto numbers = [&](int64_t count, const char* name) {
-    return Numbers(rounded(normals(count, name)), narrow);
+    return Numbers(rounded_normals(count, name), narrow);
   };
   auto nothing = [&](int64_t count) {
     return Numbers(std::vector<float>(size_t(count), NAN), narrow);
@@ -89,7 +91,7 @@ Results results_of(const Problem& p, bool narrow, QueueKind& queue, const Run& r
           d_o = numbers(p.queries, "d_o");
   Numbers o = nothing(p.queries), dq = nothing(p.queries), dk = nothing(p.keys),
           dv = nothing(p.keys);
-  std::vector<float> lse(size_t(kBatch * kHeads * p.shape.query_length), NAN);
+  std::vector<float> lse(size_t(p.shape.batch * kHeads * p.shape.query_length), NAN);
   const View l = device::view(lse.data(), int64_t(lse.size()));
   run_op(
       AttentionForward{
@@ -122,6 +124,17 @@ void expect_near(const std::vector<float>& got, const std::vector<float>& wanted
   EXPECT_LE(std::sqrt(error), part * std::sqrt(square)) << what;
 }
 
+void expect_results_of_cpu(const Results& got, const Problem& p, bool narrow) {
+  Queue cpu(device::Kind::cpu);
+  const Results wanted =
+      results_of(p, false, cpu, [](const auto& op, Queue& on) { kernels::run(op, on); });
+  const double part = narrow ? 8e-3 * narrow_part() : 2e-6;
+  expect_near(got.o, wanted.o, part, "o");
+  expect_near(got.dq, wanted.dq, part, "dq");
+  expect_near(got.dk, wanted.dk, part, "dk");
+  expect_near(got.dv, wanted.dv, part, "dv");
+}
+
 void compare(const Lengths& c, bool narrow) {
   SCOPED_TRACE(c.name);
   const Problem p(c);
@@ -134,14 +147,7 @@ void compare(const Lengths& c, bool narrow) {
   EXPECT_EQ(ran[size_t(Path::attention_products)], narrow ? 0 : 2);
   EXPECT_EQ(ran[size_t(Path::attention_own)], 0);
   EXPECT_EQ(ran[size_t(Path::fallback)], 0);
-  Queue cpu(device::Kind::cpu);
-  const Results wanted =
-      results_of(p, false, cpu, [](const auto& op, Queue& on) { kernels::run(op, on); });
-  const double part = narrow ? 8e-3 * narrow_part() : 2e-6;
-  expect_near(got.o, wanted.o, part, "o");
-  expect_near(got.dq, wanted.dq, part, "dq");
-  expect_near(got.dk, wanted.dk, part, "dk");
-  expect_near(got.dv, wanted.dv, part, "dv");
+  expect_results_of_cpu(got, p, narrow);
 }
 
 TEST(AttentionPaths, LibrariesGiveTheResultsOfTheCpu) {
@@ -181,6 +187,136 @@ TEST(AttentionPaths, OwnKernelsRunTheRest) {
   s.stream = base::Stream(1, "weights");
   EXPECT_TRUE(own(s, true, false));
   EXPECT_TRUE(own(s, false, false));
+}
+
+Results own_results(const Problem& p, bool narrow) {
+  TestQueue queue(1, true);
+  const Results got =
+      results_of(p, narrow, queue, [](const auto& op, TestQueue& on) { run(op, on); });
+  EXPECT_EQ(path_counts(queue)[size_t(Path::attention_own)], 2);
+  return got;
+}
+
+// head_dim 20, 64, 100 and 160 take kernels of their own, and rows of 20 16-bit numbers have no
+// packs. A level of "mesh" keeps f32 from the libraries.
+TEST(AttentionPaths, OwnKernelsGiveTheResultsOfTheCpu) {
+  if (!on_cuda()) GTEST_SKIP() << "the kernels of GPUs";
+  auto compare_own = [](const Lengths& c, int64_t dim, bool narrow) {
+    SCOPED_TRACE(fmt::format("{}, {} numbers in a head", c.name, dim));
+    const Problem p(c, dim);
+    expect_results_of_cpu(own_results(p, narrow), p, narrow);
+  };
+  for (const Lengths& c : kLengths) {
+    compare_own(c, 20, false);
+    compare_own(c, 64, false);
+  }
+  for (size_t i : {3, 7, 8, 11, 12}) {
+    compare_own(kLengths[i], 100, false);
+    compare_own(kLengths[i], 160, false);
+    for_each_narrow_type([&] {
+      compare_own(kLengths[i], 20, true);
+      compare_own(kLengths[i], 136, true);
+    });
+  }
+}
+
+// Level "mesh": an example has the same bits in passes of any size.
+TEST(AttentionPaths, OwnKernelsGiveAnExampleItsBitsInAnyBatch) {
+  if (!on_cuda()) GTEST_SKIP() << "the kernels of GPUs";
+  const Lengths all{"three examples", 70, 70, Mask::full};
+  Problem p(all);
+  const Results together = own_results(p, false);
+  const size_t row = size_t(kHeads * kDim), example = 70 * row;
+  // The first 70 rows of the same numbers: example 0 alone.
+  Problem one(all);
+  one.shape.batch = 1;
+  one.queries = one.keys = int64_t(example);
+  const Results alone = own_results(one, false);
+  for (auto part : {&Results::o, &Results::dq, &Results::dk, &Results::dv}) {
+    const std::vector<float>& x = together.*part;
+    EXPECT_TRUE(same_bits({x.begin(), x.begin() + ptrdiff_t(example)}, alone.*part));
+  }
+}
+
+// A tensor as columns of a wider matrix, for the strides of attention.
+struct Columns {
+  int64_t rows, row, stride;
+  int64_t extent() const { return rows ? (rows - 1) * stride + row : 0; }
+  std::vector<float> spread(const std::vector<std::vector<float>>& parts) const {
+    std::vector<float> out(size_t(rows * stride), NAN);
+    for (size_t p = 0; p < parts.size(); ++p)
+      for (size_t i = 0; i < parts[p].size(); ++i)
+        out[(i / size_t(row)) * size_t(stride) + p * size_t(row) + i % size_t(row)] = parts[p][i];
+    return out;
+  }
+  View part(Numbers& all, int64_t p) const { return all.view().slice(p * row, extent()); }
+  std::vector<float> gathered(const Numbers& all, int64_t p) const {
+    std::vector<float> out;
+    const std::vector<float> x = all.values();
+    for (int64_t r = 0; r < rows; ++r) {
+      const auto begin = x.begin() + r * stride + p * row;
+      out.insert(out.end(), begin, begin + row);
+    }
+    return out;
+  }
+};
+
+// The results with keys and values as columns of one matrix, and queries in rows with a gap.
+Results results_in_columns(const Problem& p, bool narrow, TestQueue& queue) {
+  const int64_t row = p.shape.row();
+  const Columns of_q{p.queries / row, row, row + 32}, of_k{p.keys / row, row, 2 * row};
+  Numbers q(of_q.spread({rounded_normals(p.queries, "q")}), narrow),
+      k(of_k.spread({rounded_normals(p.keys, "k"), rounded_normals(p.keys, "v")}), narrow),
+      d_o(rounded_normals(p.queries, "d_o"), narrow),
+      o(std::vector<float>(size_t(p.queries)), narrow), dq(of_q.spread({}), narrow),
+      dk(of_k.spread({}), narrow);
+  std::vector<float> lse(size_t(p.shape.batch * kHeads * p.shape.query_length), NAN);
+  const View l = device::view(lse.data(), int64_t(lse.size()));
+  AttentionShape shape = p.shape;
+  shape.query_stride = of_q.stride;
+  shape.key_stride = of_k.stride;
+  run(AttentionForward{.o = o.view(),
+                       .lse = l,
+                       .q = of_q.part(q, 0),
+                       .k = of_k.part(k, 0),
+                       .v = of_k.part(k, 1),
+                       .shape = shape},
+      queue);
+  run(AttentionBackward{.dq = of_q.part(dq, 0),
+                        .dk = of_k.part(dk, 0),
+                        .dv = of_k.part(dk, 1),
+                        .d_o = d_o.view(),
+                        .q = of_q.part(q, 0),
+                        .k = of_k.part(k, 0),
+                        .v = of_k.part(k, 1),
+                        .o = o.view(),
+                        .lse = l,
+                        .shape = shape},
+      queue);
+  return {o.values(), of_q.gathered(dq, 0), of_k.gathered(dk, 0), of_k.gathered(dk, 1)};
+}
+
+// One product computes keys and values, or queries too; the ops then see rows with gaps.
+TEST(AttentionPaths, TensorsMayBeColumnsOfOneMatrix) {
+  if (!on_cuda()) GTEST_SKIP() << "CPUs take rows without gaps";
+  for (const Lengths& c : kLengths)
+    for (bool narrow : {false, true})
+      for (bool own : {false, true}) {
+        SCOPED_TRACE(fmt::format("{}, {}, {}", c.name, narrow ? "bf16" : "f32",
+                                 own ? "own kernels" : "a library"));
+        const Problem p(c, own && narrow ? 20 : kDim);
+        TestQueue plain(1, own), columns(1, own);
+        const Results wanted =
+            results_of(p, narrow, plain, [](const auto& op, TestQueue& on) { run(op, on); });
+        const Results got = results_in_columns(p, narrow, columns);
+        EXPECT_EQ(path_counts(columns), path_counts(plain));
+        EXPECT_EQ(path_counts(columns)[size_t(Path::attention_own)], own ? 2 : 0);
+        const double part = narrow ? 4e-3 : 1e-6;  // a library may choose another kernel
+        expect_near(got.o, wanted.o, part, "o");
+        expect_near(got.dq, wanted.dq, part, "dq");
+        expect_near(got.dk, wanted.dk, part, "dk");
+        expect_near(got.dv, wanted.dv, part, "dv");
+      }
 }
 
 }  // namespace

@@ -219,6 +219,19 @@ TEST(CudaShapes, Patchify) {
         run(Patchify{patches.view(), image, batch, side, side, patch});
         return patches.values();
       });
+      // The rows of a stem on GPUs start at multiples of 16 bytes.
+      const int64_t row = patch * patch * 3, next = (row + 7) / 8 * 8;
+      compare("patches apart", 0, [&](const auto& run) {
+        Activation patches(std::vector<float>(size_t(batch * 9 * next)), type);
+        run(Patchify{.patches = patches.view(),
+                     .image = image,
+                     .batch = batch,
+                     .height = side,
+                     .width = side,
+                     .patch = patch,
+                     .stride = next});
+        return patches.values();
+      });
     }
 }
 

@@ -3,11 +3,14 @@
 
 #include <array>
 
+#include "kernels/copy_columns.hpp"
+#include "narrow_type.hpp"
 #include "rig.hpp"
 
 COVERS(add);
 COVERS(add_table);
 COVERS(copy);
+COVERS(copy_columns);
 COVERS(fill);
 COVERS(gather_rows);
 COVERS(scatter_rows);
@@ -169,6 +172,80 @@ TEST(Elementwise, CostAndChecks) {
                "[2, 4]");
   EXPECT_ERROR(check(Dropout{a, b, 1, {}, 0}), "dropout", "rate is 1");
   EXPECT_ERROR(check(Dropout{a, b, 0.5f, {}, -1}), "dropout", "first is -1");
+}
+
+constexpr float kOutside = 7;
+
+// Copies `x` into columns of a wider matrix and back, from the element `begin` of its rows on.
+void compare_columns(int64_t rows, int64_t columns, int64_t wide, int64_t begin, bool narrow) {
+  SCOPED_TRACE(fmt::format("[{}, {}] in rows of {} from {}", rows, columns, wide, begin));
+  TestQueue queue(2);
+  const std::vector<float> values = normals(rows * columns, "x");
+  Numbers x(values, narrow), joined(std::vector<float>(size_t(rows * wide), kOutside), narrow),
+      back(std::vector<float>(size_t(rows * columns), 0.0f), narrow);
+  const View part = rows ? joined.view().slice(begin, (rows - 1) * wide + columns) : joined.view();
+  run(CopyColumns{.y = part, .x = x.view(), .rows = rows, .columns = columns, .ldy = wide}, queue);
+  run(CopyColumns{.y = back.view(), .x = part, .rows = rows, .columns = columns, .ldx = wide},
+      queue);
+  EXPECT_EQ(back.values(), x.values());
+  const std::vector<float> all = joined.values();
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t c = 0; c < wide; ++c) {
+      const bool inside = c >= begin && c < begin + columns;
+      ASSERT_EQ(all[size_t(r * wide + c)],
+                inside ? x.values()[size_t(r * columns + c - begin)] : kOutside);
+    }
+}
+
+TEST(CopyColumns, IntoRowsAndBack) {
+  for (bool narrow : {false, true})
+    for (int64_t rows : {0, 1, 3, 70}) {
+      compare_columns(rows, 5, 11, 4, narrow);
+      compare_columns(rows, 64, 192, 64, narrow);
+      compare_columns(rows, 64, 64, 0, narrow);
+      compare_columns(rows, 300, 601, 301, narrow);
+    }
+}
+
+TEST(CopyColumns, Adds) {
+  for (int64_t columns : {3, 64}) {
+    TestQueue queue;
+    const int64_t rows = 9, wide = 3 * columns;
+    Tensor x(normals(rows * wide, "x")), y(normals(rows * columns, "y"));
+    const std::vector<float> before = y.values();
+    run(CopyColumns{.y = y,
+                    .x = x.view().slice(columns, (rows - 1) * wide + columns),
+                    .rows = rows,
+                    .columns = columns,
+                    .ldx = wide,
+                    .write = Write::accumulate},
+        queue);
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t c = 0; c < columns; ++c)
+        ASSERT_EQ(y[r * columns + c], before[size_t(r * columns + c)] + x[r * wide + columns + c]);
+  }
+}
+
+TEST(CopyColumns, CostAndChecks) {
+  Tensor x(12), y(24);
+  CopyColumns a{.y = y.view().slice(0, 20), .x = x, .rows = 3, .columns = 4, .ldy = 8};
+  check(a);
+  EXPECT_EQ(cost(a).flops, 0);
+  EXPECT_EQ(cost(a).bytes, 2 * 4 * 12);
+  a.write = Write::accumulate;
+  check(a);
+  EXPECT_EQ(cost(a).flops, 12);
+  EXPECT_EQ(cost(a).bytes, 3 * 4 * 12);
+  a.y = y.view().slice(0, 19);
+  EXPECT_ERROR(check(a), "copy_columns: y has 19 elements, needs 20");
+  a.y = y;
+  a.ldy = 3;
+  EXPECT_ERROR(check(a), "leading dimension of y is 3, less than its 4 columns");
+  std::vector<uint16_t> bits(12);
+  a = {.y = narrow_view(bits), .x = narrow_view(bits), .rows = 3, .columns = 4};
+  check(a);
+  a.write = Write::accumulate;
+  EXPECT_ERROR(check(a), "copy_columns: y holds bf16, not f32");
 }
 
 }  // namespace

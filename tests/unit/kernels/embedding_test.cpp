@@ -129,6 +129,19 @@ TEST(Patchify, TakesPatchesInRowColumnChannelOrder) {
       Tensor image(normals(batch * height * width * 3, "image"));
       Tensor patches(batch * rows * columns * patch * patch * 3, 1);
       run(Patchify{patches, image, batch, height, width, patch}, queue);
+      // Rows may lie apart; what is between them stays.
+      const int64_t n = patch * patch * 3, next = n + 4, all = batch * rows * columns;
+      Tensor apart(std::vector<float>(size_t(all * next), 9.0f), 1);
+      run(Patchify{.patches = apart,
+                   .image = image,
+                   .batch = batch,
+                   .height = height,
+                   .width = width,
+                   .patch = patch,
+                   .stride = next},
+          queue);
+      for (int64_t i = 0; i < all * next; ++i)
+        ASSERT_EQ(apart[i], i % next < n ? patches[i / next * n + i % next] : 9.0f);
       int64_t at = 0;
       for (int64_t b = 0; b < batch; ++b)
         for (int64_t r = 0; r < rows; ++r)

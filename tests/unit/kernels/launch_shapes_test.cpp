@@ -30,13 +30,13 @@ TEST(LaunchShapes, PacksNeedAlignmentOfEveryViewAndWholeRows) {
 TEST(LaunchShapes, PatchesArePackedByTheirRows) {
   alignas(16) float f[16];
   auto view = [&](int shift, DType type = DType::f32) { return View{f + shift, type, 8}; };
-  EXPECT_EQ(patchify_pack(16 * 3, 224 * 3, view(0), view(0)), 4);
-  EXPECT_EQ(patchify_pack(14 * 3, 224 * 3, view(0), view(0)), 2);
+  EXPECT_EQ(patchify_pack(16 * 3, 224 * 3, 768, view(0), view(0)), 4);
+  EXPECT_EQ(patchify_pack(14 * 3, 224 * 3, 768, view(0), view(0)), 2);
   // The next row of the image is not aligned.
-  EXPECT_EQ(patchify_pack(16 * 3, 226 * 3, view(0), view(0)), 2);
-  EXPECT_EQ(patchify_pack(16 * 3, 224 * 3, view(1), view(0)), 1);
-  EXPECT_EQ(patchify_pack(16 * 3, 224 * 3, view(1, DType::bf16), view(0)), 2);
-  EXPECT_EQ(patchify_pack(5 * 3, 25 * 3, view(0), view(0)), 1);
+  EXPECT_EQ(patchify_pack(16 * 3, 226 * 3, 768, view(0), view(0)), 2);
+  EXPECT_EQ(patchify_pack(16 * 3, 224 * 3, 768, view(1), view(0)), 1);
+  EXPECT_EQ(patchify_pack(16 * 3, 224 * 3, 768, view(1, DType::bf16), view(0)), 2);
+  EXPECT_EQ(patchify_pack(5 * 3, 25 * 3, 768, view(0), view(0)), 1);
 }
 
 TEST(LaunchShapes, RowCutsCoverTheRows) {

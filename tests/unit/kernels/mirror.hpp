@@ -19,6 +19,7 @@
 #include "kernels/class_xent.hpp"
 #include "kernels/clip_gradient.hpp"
 #include "kernels/convolution.hpp"
+#include "kernels/copy_columns.hpp"
 #include "kernels/decode_attention.hpp"
 #include "kernels/elementwise.hpp"
 #include "kernels/ema_update.hpp"
@@ -128,6 +129,7 @@ inline Views views(kernels::ScatterRows& a) { return {&a.y, &a.x, &a.index}; }
 inline Views views(kernels::Add& a) { return {&a.y, &a.a, &a.b}; }
 inline Views views(kernels::AddTable& a) { return {&a.y, &a.x, &a.table}; }
 inline Views views(kernels::Copy& a) { return {&a.y, &a.x}; }
+inline Views views(kernels::CopyColumns& a) { return {&a.y, &a.x}; }
 inline Views views(kernels::Cast& a) { return {&a.y, &a.x}; }
 inline Views views(kernels::Fill& a) { return {&a.y}; }
 inline Views views(kernels::Dropout& a) { return {&a.y, &a.x}; }

@@ -110,10 +110,11 @@ OnPaper on_paper(const std::string& device, const std::string& logits_mb) {
 
 // Every rank has 1536 examples with 8 positions each: 48 chunks of 256 rows on CPUs, 3 of 4096 on
 // GPUs. With 1 MiB there are 3 of 4096 as well, because 50 logits are few. Each chunk adds three
-// products: forward and two gradients.
+// products: forward and two gradients. GPUs join three products to one in the two layers of the
+// encoder, and two to one in both attentions of the decoder, whose only layer is the last one.
 TEST(Plan, OnGpusLogitsGoInLargerChunksAndScratchIsCounted) {
   const OnPaper cpu = on_paper("cpu", "1024"), gpu = on_paper("cuda", "1024");
-  EXPECT_EQ(cpu.products - gpu.products, 3 * (48 - 3));
+  EXPECT_EQ(cpu.products - gpu.products, 3 * (48 - 3) + 3 * (2 * 2 + 2 * 1));
   EXPECT_EQ(on_paper("cuda", "1").products, gpu.products);
   EXPECT_GE(gpu.scratch, int64_t(kernels::kGemmWorkspace));
 }
@@ -133,17 +134,27 @@ int64_t calls_of(kernels::Op op, const std::string& device, int depth) {
   return calls;
 }
 
+int64_t of_a_block(kernels::Op op, const std::string& device) {
+  return calls_of(op, device, 3) - calls_of(op, device, 2);
+}
+
 // What a block of the encoder adds: casts of its operands (6 kernels and 4 biases), and sums for
-// the biases of queries, keys, values and the hidden layer. On CPUs, two casts and two sums of the
-// residual gradient come on top.
+// the biases of queries, keys, values and the hidden layer. GPUs join three of these sums. On CPUs,
+// two casts and two sums of the residual gradient come on top.
 TEST(Plan, OnGpusNormsMakeTheRoundedGradientAndItsSums) {
-  auto of_a_block = [](kernels::Op op, const std::string& device) {
-    return calls_of(op, device, 3) - calls_of(op, device, 2);
-  };
   EXPECT_EQ(of_a_block(kernels::Op::cast, "cpu"), 10 + 2);
   EXPECT_EQ(of_a_block(kernels::Op::cast, "cuda"), 10);
   EXPECT_EQ(of_a_block(kernels::Op::column_sum, "cpu"), 4 + 2);
-  EXPECT_EQ(of_a_block(kernels::Op::column_sum, "cuda"), 4);
+  EXPECT_EQ(of_a_block(kernels::Op::column_sum, "cuda"), 2);
+}
+
+// A block has 6 layers with three products each; queries, keys and values are one layer on GPUs.
+// Three kernels and three biases are copied forward, three kernels backward, and six gradients.
+TEST(Plan, OnGpusOneProductComputesQueriesKeysAndValues) {
+  EXPECT_EQ(of_a_block(kernels::Op::gemm, "cpu"), 3 * 6);
+  EXPECT_EQ(of_a_block(kernels::Op::gemm, "cuda"), 3 * 4);
+  EXPECT_EQ(of_a_block(kernels::Op::copy_columns, "cpu"), 0);
+  EXPECT_EQ(of_a_block(kernels::Op::copy_columns, "cuda"), 6 + 3 + 6);
 }
 
 }  // namespace

@@ -89,7 +89,7 @@ Subject attention(const Case& c) {
     for (int64_t b = 0; b < ctx.batch; ++b) flags.push_back(causal_flag(ctx.first_example + b));
     View flag_view = c.mask == Mask::per_example ? device::view(flags.data(), ctx.batch) : View{};
     nn::Sequences queries{kQueries, ctx.batch * kQueries}, seen{keys, ctx.batch * keys};
-    nn::Attention::Saved saved = layer.make_saved(ctx, true, queries, seen);
+    nn::Attention::Saved saved = layer.make_saved(ctx, true, !c.cross, queries, seen);
     View memory = c.cross ? x[1] : x[0];
     layer.forward_heads(ctx, x[0], queries, memory, seen, c.mask, flag_view, saved);
     layer.forward_output(ctx, saved, ctx.batch * kQueries, y, {});

@@ -218,8 +218,14 @@ inline Floats tree_sum(const std::vector<Floats>& parts, size_t begin, size_t en
   return a;
 }
 
-inline void check(const Subject& s) {
-  SCOPED_TRACE(s.name);
+// Made-up numbers for a subject.
+struct Numbers {
+  std::vector<Doubles> parameters, inputs;
+  Doubles dy;
+};
+
+// Checks values and gradients of all examples in one slice. Returns the numbers that it used.
+inline Numbers check_gradients(const Subject& s) {
   std::vector<Doubles> parameters, inputs;
   for (const Tensor& t : s.parameters) {
     int64_t n = 1;
@@ -241,6 +247,12 @@ inline void check(const Subject& s) {
       expect_close(whole.parameters[p], differences(s, parameters, inputs, dy, parameters[p]), s,
                    "gradient of " + s.parameters[p].path);
   }
+  return {parameters, inputs, dy};
+}
+
+inline void check(const Subject& s) {
+  SCOPED_TRACE(s.name);
+  const auto [parameters, inputs, dy] = check_gradients(s);
   for (int64_t slices : {1, 2, 4}) {
     SCOPED_TRACE(fmt::format("{} slices", slices));
     Result together = run(s, parameters, inputs, dy, 0, s.batch, slices);
