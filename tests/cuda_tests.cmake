@@ -2,32 +2,41 @@
 # Tests of the CUDA back end. Its op suite runs on an emulated GPU everywhere, and on a real GPU if
 # there is one (otherwise skipped with exit code 77).
 
-# The .cu files and the CUDA part of device, compiled by g++ against tests/cuda_on_cpu. They are
-# linked as objects, so they replace files of the same name in the libraries.
-file(GLOB cuda_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/cuda/*.cu)
+# The CUDA part of device and the code around libraries, compiled by g++ against tests/cuda_on_cpu.
+# They are linked as objects, so they replace files of the same name in the libraries.
 file(GLOB library_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/cuda/*_cublaslt.cpp
      ${CMAKE_SOURCE_DIR}/kernels/cuda/*_cudnn.cpp)
 file(GLOB emulator_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/cuda_on_cpu/*.cpp)
 list(FILTER emulator_sources EXCLUDE REGEX "/nccl\\.cpp$")
+list(APPEND emulator_sources ${library_sources} ${CMAKE_SOURCE_DIR}/src/device/cuda.cpp)
+set_source_files_properties(${emulator_sources} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+# The kernels. Those in `watched_kernels` report their accesses to tests/cuda_on_cpu/tsan.cpp.
+file(GLOB cuda_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/cuda/*.cu)
 set_source_files_properties(${cuda_sources} PROPERTIES LANGUAGE CXX)
-# Kernels compiled like this report their accesses to tests/cuda_on_cpu/tsan.cpp.
 set(watched_flags -fsanitize=thread --param=tsan-instrument-func-entry-exit=0)
-if(TRAINER_WATCH)
-  set_source_files_properties(${cuda_sources} PROPERTIES COMPILE_OPTIONS "${watched_flags}")
-endif()
-add_library(cuda_on_cpu OBJECT ${cuda_sources} ${emulator_sources} ${CMAKE_SOURCE_DIR}/src/device/cuda.cpp
-            ${library_sources})
-set_source_files_properties(${emulator_sources} ${library_sources} ${CMAKE_SOURCE_DIR}/src/device/cuda.cpp
-                            PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
-target_include_directories(cuda_on_cpu BEFORE PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/cuda_on_cpu)
-target_link_libraries(cuda_on_cpu PRIVATE trainer_base)
-# Its kernels run in many tests, which take a third less time with -O2 than with the tests' -O1.
+# Kernels run in many tests, which take a third less time with -O2 than with the tests' -O1.
 set(emulator_flags -Wno-unknown-pragmas -fno-strict-aliasing)
 if(NOT TRAINER_SANITIZE)  # a GPU ends a kernel at an address that is not aligned; here a trap does
   list(APPEND emulator_flags -fsanitize=alignment -fsanitize-undefined-trap-on-error)
 endif()
-# Products and sums are fused, as by nvcc; the CPUs that run the tests have such instructions.
-target_compile_options(cuda_on_cpu PRIVATE -O2 ${emulator_flags} -ffp-contract=fast)
+add_library(cuda_on_cpu OBJECT ${emulator_sources})
+add_library(plain_kernels OBJECT ${cuda_sources})
+add_library(watched_kernels OBJECT ${cuda_sources})
+if(NOT TRAINER_SANITIZE)  # one sanitizer excludes the other, so only copies and libraries report then
+  target_compile_options(watched_kernels PRIVATE ${watched_flags})
+endif()
+foreach(part cuda_on_cpu plain_kernels watched_kernels)
+  target_include_directories(${part} BEFORE PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/cuda_on_cpu)
+  target_link_libraries(${part} PRIVATE trainer_base)
+  # Products and sums are fused, as by nvcc; the CPUs that run the tests have such instructions.
+  target_compile_options(${part} PRIVATE -O2 ${emulator_flags} -ffp-contract=fast)
+endforeach()
+# What programs with an emulated GPU link, and what those with a watched one link.
+set(emulated_gpu $<TARGET_OBJECTS:cuda_on_cpu> $<TARGET_OBJECTS:plain_kernels>)
+set(watched_gpu $<TARGET_OBJECTS:cuda_on_cpu> $<TARGET_OBJECTS:watched_kernels>)
+if(TRAINER_WATCH)
+  set(emulated_gpu ${watched_gpu})
+endif()
 
 # An emulated NCCL, for programs with ranks.
 add_library(nccl_on_cpu OBJECT ${CMAKE_CURRENT_SOURCE_DIR}/cuda_on_cpu/nccl.cpp ${CMAKE_SOURCE_DIR}/src/comm/nccl_comm.cpp)
@@ -36,24 +45,31 @@ target_include_directories(nccl_on_cpu BEFORE PRIVATE ${CMAKE_CURRENT_SOURCE_DIR
 target_link_libraries(nccl_on_cpu PRIVATE trainer_base)
 target_compile_options(nccl_on_cpu PRIVATE -fno-strict-aliasing)
 
-add_executable(test_kernels_on_emulator $<TARGET_OBJECTS:kernel_tests> $<TARGET_OBJECTS:cuda_on_cpu>)
+add_executable(test_kernels_on_emulator $<TARGET_OBJECTS:kernel_tests> ${emulated_gpu})
 target_link_libraries(test_kernels_on_emulator PRIVATE trainer_kernels GTest::gtest trainer::hdf5)
-# Once in order and with exact functions, once in random orders and with functions that are off by
-# as much as a GPU's. A substitute of the library computes products, whose loops have no threads.
+add_executable(test_kernels_watched $<TARGET_OBJECTS:kernel_tests> ${watched_gpu})
+target_link_libraries(test_kernels_watched PRIVATE trainer_kernels GTest::gtest trainer::hdf5)
+# Once in order and with exact functions. Once in random orders and with functions that are off by
+# as much as a GPU's, while accesses are searched for races. A substitute of the library computes
+# products, whose loops have no threads.
+set(program_forward test_kernels_on_emulator)
+set(program_random test_kernels_watched)
 set(filter_forward "*")
 set(filter_random "-Gemm.*:GemmAlike*:GemmByRows*:GemmSums*")
 foreach(order forward random)
-  add_test(NAME unit_kernels_on_emulator_${order} COMMAND test_kernels_on_emulator --kind=cuda --gtest_filter=${filter_${order}})
+  add_test(NAME unit_kernels_on_emulator_${order}
+           COMMAND ${program_${order}} --kind=cuda --gtest_filter=${filter_${order}})
   set_tests_properties(unit_kernels_on_emulator_${order} PROPERTIES LABELS "unit;cuda"
                        ENVIRONMENT "OMP_WAIT_POLICY=passive;CUDA_ON_CPU_ORDER=${order}")
 endforeach()
-set_property(TEST unit_kernels_on_emulator_random APPEND PROPERTY ENVIRONMENT "CUDA_ON_CPU_SEED=24;CUDA_ON_CPU_PERTURB=24")
+set_property(TEST unit_kernels_on_emulator_random APPEND PROPERTY ENVIRONMENT CUDA_ON_CPU_SEED=24 CUDA_ON_CPU_PERTURB=24
+             CUDA_ON_CPU_WATCH=1)
 
 # The optimizers on CUDA, with golden data. The emulator stops host code that reads the GPU's
 # memory. Tests that compare bits with meshes of threads are left out, because those run on the CPU.
 # Tests that count allocations are left out, because the emulator allocates too.
 set(optim_filter --gtest_filter=-Optimizer.AllocatesNothing*:*Sharding.SameBits*:*Sharding.ResumesOn*)
-add_executable(test_optim_on_emulator $<TARGET_OBJECTS:optim_tests> $<TARGET_OBJECTS:cuda_on_cpu>)
+add_executable(test_optim_on_emulator $<TARGET_OBJECTS:optim_tests> ${emulated_gpu})
 target_link_libraries(test_optim_on_emulator PRIVATE trainer_optim GTest::gtest GTest::gtest_main trainer::hdf5)
 add_test(NAME unit_optim_on_emulator COMMAND test_optim_on_emulator ${optim_filter})
 add_test(NAME unit_optim_gpu COMMAND test_optim ${optim_filter})
@@ -61,18 +77,23 @@ set_tests_properties(unit_optim_on_emulator unit_optim_gpu PROPERTIES LABELS "un
                      ENVIRONMENT "OMP_WAIT_POLICY=passive;TRAINER_TEST_KIND=cuda")
 
 # The whole program on the emulated GPU.
-add_executable(trainer_on_emulator $<TARGET_OBJECTS:trainer_main> $<TARGET_OBJECTS:cuda_on_cpu> $<TARGET_OBJECTS:nccl_on_cpu>)
+add_executable(trainer_on_emulator $<TARGET_OBJECTS:trainer_main> ${emulated_gpu} $<TARGET_OBJECTS:nccl_on_cpu>)
 target_link_libraries(trainer_on_emulator PRIVATE trainer_modes ${TRAINER_main_LIBRARIES})
 set_target_properties(trainer_on_emulator PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+
+# The same with kernels that report their accesses (run/cuda_watch_test.py).
+add_executable(trainer_watched $<TARGET_OBJECTS:trainer_main> ${watched_gpu} $<TARGET_OBJECTS:nccl_on_cpu>)
+target_link_libraries(trainer_watched PRIVATE trainer_modes ${TRAINER_main_LIBRARIES})
+set_target_properties(trainer_watched PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
 
 set(watch_test unit/cuda_on_cpu/watch_test.cpp)
 if(TRAINER_SANITIZE)  # one sanitizer excludes the other
   set(watch_test "")
 endif()
-add_executable(test_cuda_on_cpu unit/cuda_on_cpu/alignment_test.cpp unit/cuda_on_cpu/emulator_test.cpp
+add_executable(test_cuda_on_cpu unit/cuda_on_cpu/alignment_test.cpp unit/cuda_on_cpu/cudnn_test.cpp unit/cuda_on_cpu/emulator_test.cpp
                unit/cuda_on_cpu/fallbacks_test.cpp unit/cuda_on_cpu/gemm_search_test.cpp unit/cuda_on_cpu/graphs_test.cpp
-               unit/cuda_on_cpu/launch_rules_test.cpp unit/cuda_on_cpu/many_launches_test.cpp
-               unit/cuda_on_cpu/perturbed_test.cpp unit/cuda_on_cpu/staging_test.cpp ${watch_test} $<TARGET_OBJECTS:cuda_on_cpu>)
+               unit/cuda_on_cpu/launch_rules_test.cpp unit/cuda_on_cpu/many_launches_test.cpp unit/cuda_on_cpu/perturbed_test.cpp
+               unit/cuda_on_cpu/staging_test.cpp ${watch_test} ${emulated_gpu})
 target_include_directories(test_cuda_on_cpu BEFORE PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/cuda_on_cpu)
 target_compile_options(test_cuda_on_cpu PRIVATE ${emulator_flags})
 set_source_files_properties(unit/cuda_on_cpu/perturbed_test.cpp PROPERTIES COMPILE_OPTIONS "-O2;-ffp-contract=fast")
@@ -90,8 +111,8 @@ file(GLOB table_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/gpu/kernel
 add_library(kernel_table_objects OBJECT ${table_sources})
 target_link_libraries(kernel_table_objects PRIVATE trainer_base nlohmann_json::nlohmann_json)
 add_executable(kernel_table $<TARGET_OBJECTS:kernel_table_objects>)
-add_executable(kernel_table_on_emulator $<TARGET_OBJECTS:kernel_table_objects> $<TARGET_OBJECTS:cuda_on_cpu>)
-add_executable(gpu_libraries_on_emulator gpu/gpu_libraries.cpp $<TARGET_OBJECTS:cuda_on_cpu> $<TARGET_OBJECTS:nccl_on_cpu>)
+add_executable(kernel_table_on_emulator $<TARGET_OBJECTS:kernel_table_objects> ${emulated_gpu})
+add_executable(gpu_libraries_on_emulator gpu/gpu_libraries.cpp ${emulated_gpu} $<TARGET_OBJECTS:nccl_on_cpu>)
 target_include_directories(gpu_libraries_on_emulator BEFORE PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/cuda_on_cpu)
 target_compile_options(gpu_libraries_on_emulator PRIVATE -Wno-unknown-pragmas -fno-strict-aliasing)
 target_link_libraries(gpu_libraries_on_emulator PRIVATE trainer_comm)

@@ -9,7 +9,7 @@ target_link_libraries(golden PRIVATE trainer_train nlohmann_json::nlohmann_json 
 set_target_properties(golden PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
 
 # The program on the emulated GPU (cuda_tests.cmake).
-add_executable(golden_on_emulator $<TARGET_OBJECTS:golden_objects> $<TARGET_OBJECTS:cuda_on_cpu>)
+add_executable(golden_on_emulator $<TARGET_OBJECTS:golden_objects> ${emulated_gpu})
 target_link_libraries(golden_on_emulator PRIVATE trainer_train nlohmann_json::nlohmann_json trainer::hdf5)
 set_target_properties(golden_on_emulator PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
 

@@ -93,7 +93,7 @@ endforeach()
 mpi_test(damage_test 1 $<IF:$<BOOL:${TRAINER_SANITIZE}>,100,600>)
 
 # Exchanges between emulated GPUs. Some must fail: operation 3 of the last rank, or a missing rank.
-add_executable(gpu_exchange_test mpi/gpu_exchange_test.cpp $<TARGET_OBJECTS:cuda_on_cpu> $<TARGET_OBJECTS:nccl_on_cpu>)
+add_executable(gpu_exchange_test mpi/gpu_exchange_test.cpp ${emulated_gpu} $<TARGET_OBJECTS:nccl_on_cpu>)
 target_link_libraries(gpu_exchange_test PRIVATE trainer_comm)
 set_target_properties(gpu_exchange_test PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
 foreach(ranks 2 4)
@@ -112,7 +112,7 @@ endforeach()
 # Tests on emulated GPUs: a plan beside the engine's memory; steps whose work runs as late as it
 # may.
 foreach(name gpu_memory_test gpu_step_test)
-  add_executable(${name} mpi/${name}.cpp $<TARGET_OBJECTS:cuda_on_cpu> $<TARGET_OBJECTS:nccl_on_cpu>)
+  add_executable(${name} mpi/${name}.cpp ${emulated_gpu} $<TARGET_OBJECTS:nccl_on_cpu>)
   target_link_libraries(${name} PRIVATE trainer_train)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   foreach(ranks 1 2)
@@ -121,7 +121,7 @@ foreach(name gpu_memory_test gpu_step_test)
   endforeach()
 endforeach()
 
-add_executable(caption_on_emulator mpi/caption_test.cpp $<TARGET_OBJECTS:cuda_on_cpu> $<TARGET_OBJECTS:nccl_on_cpu>)
+add_executable(caption_on_emulator mpi/caption_test.cpp ${emulated_gpu} $<TARGET_OBJECTS:nccl_on_cpu>)
 target_link_libraries(caption_on_emulator PRIVATE trainer_train)
 set_target_properties(caption_on_emulator PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
 mpi_test(caption_on_emulator 2 cuda)

@@ -17,6 +17,9 @@ endif()
 # exits with 77 was skipped and prints the reason. The scripts use Debian's Python (h5py, NumPy,
 # Pillow).
 file(GLOB run_scripts CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/run/*_test.py)
+if(TRAINER_SANITIZE)
+  list(FILTER run_scripts EXCLUDE REGEX "/cuda_watch_test\\.py$")  # its kernels report nothing then
+endif()
 # The scripts mostly wait for programs to start, so two run at a time. Their time limits allow that.
 foreach(script IN LISTS run_scripts)
   get_filename_component(name ${script} NAME_WE)
@@ -56,3 +59,6 @@ foreach(deck IN LISTS decks)
 endforeach()
 
 set_property(TEST run_cuda_graph_test_mpi4 APPEND PROPERTY ENVIRONMENT "TRAINER_ON_EMULATOR=$<TARGET_FILE:trainer_on_emulator>")
+if(NOT TRAINER_SANITIZE)
+  set_property(TEST run_cuda_watch_test_mpi4 APPEND PROPERTY ENVIRONMENT "TRAINER_ON_EMULATOR=$<TARGET_FILE:trainer_watched>")
+endif()

@@ -159,7 +159,7 @@ __global__ void __launch_bounds__(kTileThreads, 2) attention_query_gradient(Atte
       dq[row * stride + d] = x;
     }
   }
-  __syncthreads();
+  // Each thread stores what it has added itself.
   store_tile(a.dq, dq, stride, r.query_row, head, a, first, r.queries, a.scale);
 }
 

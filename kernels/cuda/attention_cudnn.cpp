@@ -178,6 +178,9 @@ Graph graph_of(const AttentionShape& shape, DType type, bool backward) {
   return backward ? backward_graph(shape, narrow) : forward_graph(shape, narrow);
 }
 
+// The bits of attention repeat, so plans that cuDNN notes as without a fixed order are left out.
+constexpr cudnn::Demands kRepeatable{.fixed_order = true};
+
 // A plan, or cuDNN's reason to have none.
 struct Found {
   std::unique_ptr<cudnn::Plan> plan;
@@ -193,8 +196,8 @@ const cudnn::Plan* plan_for(const AttentionShape& s, DType type, bool backward, 
       {s.batch, s.heads, s.query_length, s.key_length, s.head_dim, seen_of(s), type, backward});
   Found& found = it->second;
   if (added) try {
-      found.plan =
-          std::make_unique<cudnn::Plan>(graph_of(s, type, backward), cudnn::handle_on(queue));
+      found.plan = std::make_unique<cudnn::Plan>(graph_of(s, type, backward),
+                                                 cudnn::handle_on(queue), "", kRepeatable);
     } catch (const base::Error& e) {
       found.problem = fmt::format(
           "attention {}: batch {}, {} heads of {}, {} x {}, {}: our own kernels run, which are "
@@ -275,7 +278,7 @@ bool attention_by_cudnn(const AttentionBackward& a, Queue& queue) {
 std::string cudnn_plan_problem(const AttentionShape& shape, DType type, bool backward,
                                const std::string& device) {
   try {
-    cudnn::Plan plan(graph_of(shape, type, backward), nullptr, device);
+    cudnn::Plan plan(graph_of(shape, type, backward), nullptr, device, kRepeatable);
     return "";
   } catch (const base::Error& e) {
     return e.what();

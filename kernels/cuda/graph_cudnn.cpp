@@ -243,18 +243,28 @@ Plan::Plan(const Graph& graph, cudnnHandle_t handle, const std::string& device,
              device.data())
         .finish();
   }
-  std::vector<Descriptor> configurations = proposals_for(graph_, described, CUDNN_HEUR_MODE_A);
-  // Slower engines, which serve more graphs.
-  for (const Descriptor& d : proposals_for(graph_, described, CUDNN_HEUR_MODE_FALLBACK))
-    configurations.push_back(d);
+  // The second mode has slower engines, which serve more graphs. It may refuse graphs that the
+  // first one has engines for.
   std::string problems;
-  for (const Descriptor& configuration : configurations) try {
-      take(configuration, handle, described, demands);
-      return;
-    } catch (const base::Error& e) {
-      problems += std::string("; ") + e.what();
+  size_t tried = 0;
+  for (cudnnBackendHeurMode_t mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
+    const auto attempt = [&](const auto& call) {
+      try {
+        call();
+        return true;
+      } catch (const base::Error& e) {
+        problems += std::string("; ") + e.what();
+        return false;
+      }
+    };
+    std::vector<Descriptor> configurations;
+    attempt([&] { configurations = proposals_for(graph_, described, mode); });
+    for (const Descriptor& configuration : configurations) {
+      ++tried;
+      if (attempt([&] { take(configuration, handle, described, demands); })) return;
     }
-  base::fail(base::Exit::mesh, "cuDNN has no plan among {}{}", configurations.size(), problems);
+  }
+  base::fail(base::Exit::mesh, "cuDNN has no plan among {}{}", tried, problems);
 }
 
 void Plan::take(const Descriptor& configuration, cudnnHandle_t handle, const Descriptor& device,

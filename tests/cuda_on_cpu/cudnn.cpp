@@ -2,7 +2,8 @@
 // The backend interface of an emulated cuDNN, which has convolutions with copies of their results
 // to f32, and attention. A convolution has three plans. The first one adds in another order in each
 // call, and says so in its notes. The second one rounds f32 operands to tf32, and says so too.
-// Attention has one plan.
+// Attention has one plan forward; backward has one before it, which says that it adds in any order,
+// and does not run. There are no slower plans for attention.
 #include "cudnn.h"
 
 #include <algorithm>
@@ -14,6 +15,7 @@
 
 #include "cudnn_attention.hpp"
 #include "cudnn_convolution.hpp"
+#include "watch.hpp"
 
 using cuda_on_cpu::DnnAttention;
 using cuda_on_cpu::DnnConvolution;
@@ -165,9 +167,11 @@ struct Call {
   DnnAttention attention{};
 
   bool is_attention() const { return !attention.operations.empty(); }
-  int64_t plans() {
-    if (is_attention()) return attention.has_plans() ? 1 : 0;
-    return convolution.has_plans() ? int64_t(DnnEngine::count) : 0;
+  std::vector<DnnEngine> plans() {
+    if (is_attention() ? !attention.has_plans() : !convolution.has_plans()) return {};
+    if (!is_attention()) return {DnnEngine::unordered, DnnEngine::tensor_core, DnnEngine::plain};
+    if (!attention.is_backward()) return {DnnEngine::plain};
+    return {DnnEngine::unordered, DnnEngine::plain};
   }
   int64_t workspace_bytes() const {
     return is_attention() ? attention.workspace_bytes() : kWorkspace;
@@ -265,16 +269,17 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t d, cudnnBackendA
   const Content& c = *content(d);
   auto* raw = static_cast<cudnnBackendDescriptor_t*>(values);
   switch (name) {
-    case CUDNN_ATTR_ENGINEHEUR_RESULTS:
-      *count = call_of(*c.other(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH)).plans();
-      for (int64_t i = 0; i < std::min(wanted, *count); ++i) {
+    case CUDNN_ATTR_ENGINEHEUR_RESULTS: {
+      const auto plans = call_of(*c.other(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH)).plans();
+      *count = int64_t(plans.size());
+      for (int64_t i = 0; i < std::min(wanted, *count); ++i)
         *content(raw[i]) = {.type = CUDNN_BACKEND_ENGINECFG_DESCRIPTOR,
                             .finished = true,
                             .values = {},
                             .others = c.others,
-                            .engine = DnnEngine(i)};
-      }
+                            .engine = plans[size_t(i)]};
       return CUDNN_STATUS_SUCCESS;
+    }
     case CUDNN_ATTR_ENGINECFG_ENGINE:
       *count = 1;
       content(*raw)->engine = c.engine;
@@ -300,6 +305,13 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t d) {
   Content& c = *content(d);
   c.finished = true;
   if (is_convolution(c.type) && !convolution_of(c).is_valid()) return CUDNN_STATUS_NOT_SUPPORTED;
+  if (c.type == CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR) {
+    cudnnBackendHeurMode_t mode{};
+    c.get(CUDNN_ATTR_ENGINEHEUR_MODE, &mode);
+    const bool refused = mode == CUDNN_HEUR_MODE_FALLBACK &&
+                         call_of(*c.other(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH)).is_attention();
+    return refused ? CUDNN_STATUS_NOT_SUPPORTED : CUDNN_STATUS_SUCCESS;
+  }
   if (c.type != CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR) return CUDNN_STATUS_SUCCESS;
   return call_of(c).valid ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_NOT_SUPPORTED;
 }
@@ -321,11 +333,14 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
   const bool placed =
       call.is_attention() ? call.attention.place(places) : call.convolution.has_data();
   if (!placed || !workspace) return CUDNN_STATUS_BAD_PARAM;
+  if (call.is_attention() && call.convolution.engine != DnnEngine::plain)
+    return CUDNN_STATUS_NOT_SUPPORTED;
   // The library starts a kernel, and takes an older error for its own.
   if (cuda_on_cpu::last_error() != cudaSuccess) return CUDNN_STATUS_EXECUTION_FAILED;
   cuda_on_cpu::submit(handle->stream, [call, workspace]() mutable {
     cuda_on_cpu::Access access;
     // Callers must not rely on the old contents.
+    cuda_on_cpu::writes(workspace, size_t(call.workspace_bytes()));
     std::memset(workspace, 0xff, size_t(call.workspace_bytes()));
     if (call.is_attention())
       call.attention.run();

@@ -23,6 +23,7 @@ struct DnnAttention {
 
   // True if the shapes of all operations fit, and each one reads what is known by then.
   bool is_valid() const;
+  bool is_backward() const;
   // True if the library has a plan: heads of at most 128 numbers, in multiples of 8. With
   // CUDNN_ON_CPU_REFUSE=attention it has none.
   bool has_plans() const;
@@ -33,7 +34,6 @@ struct DnnAttention {
   void run() const;
 
  private:
-  bool is_backward() const;
   // All tensors that lie in memory.
   std::vector<DnnTensor*> in_memory();
 };

@@ -10,8 +10,7 @@ namespace cuda_on_cpu {
 enum class DnnEngine : int64_t {
   unordered,    // adds in another order in each call
   tensor_core,  // rounds f32 operands to tf32
-  plain,
-  count
+  plain
 };
 
 struct DnnConvolution {

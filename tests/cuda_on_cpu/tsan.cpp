@@ -3,21 +3,21 @@
 // sanitizer's own library.
 #include "watch.hpp"
 
-using cuda_on_cpu::running;
+using cuda_on_cpu::in_kernel;
 using cuda_on_cpu::touch;
 
-#define ACCESSES(bytes)                             \
-  void __tsan_read##bytes(void* at) {               \
-    if (running.in_kernel) touch(at, bytes, false); \
-  }                                                 \
-  void __tsan_write##bytes(void* at) {              \
-    if (running.in_kernel) touch(at, bytes, true);  \
-  }                                                 \
-  void __tsan_unaligned_read##bytes(void* at) {     \
-    if (running.in_kernel) touch(at, bytes, false); \
-  }                                                 \
-  void __tsan_unaligned_write##bytes(void* at) {    \
-    if (running.in_kernel) touch(at, bytes, true);  \
+#define ACCESSES(bytes)                          \
+  void __tsan_read##bytes(void* at) {            \
+    if (in_kernel) touch(at, bytes, false);      \
+  }                                              \
+  void __tsan_write##bytes(void* at) {           \
+    if (in_kernel) touch(at, bytes, true);       \
+  }                                              \
+  void __tsan_unaligned_read##bytes(void* at) {  \
+    if (in_kernel) touch(at, bytes, false);      \
+  }                                              \
+  void __tsan_unaligned_write##bytes(void* at) { \
+    if (in_kernel) touch(at, bytes, true);       \
   }
 
 extern "C" {
@@ -29,10 +29,10 @@ ACCESSES(8)
 ACCESSES(16)
 
 void __tsan_read_range(void* at, size_t bytes) {
-  if (running.in_kernel) touch(at, bytes, false);
+  if (in_kernel) touch(at, bytes, false);
 }
 void __tsan_write_range(void* at, size_t bytes) {
-  if (running.in_kernel) touch(at, bytes, true);
+  if (in_kernel) touch(at, bytes, true);
 }
 void __tsan_init() {}
 void __tsan_func_entry(void*) {}

@@ -13,6 +13,7 @@
 namespace cuda_on_cpu {
 
 RunningThread running;
+constinit thread_local bool in_kernel = false;
 
 bool watches() {
   static const bool on = std::getenv("CUDA_ON_CPU_WATCH") != nullptr;
@@ -63,14 +64,28 @@ std::map<const char*, Region>& regions() {
   static auto* all = new std::map<const char*, Region>;
   return *all;
 }
+
+// What a search has found of late: regions, and addresses outside of all, as those of threadIdx.
+struct Recent {
+  static constexpr size_t kRegions = 4, kOutside = 64;
+  std::array<Region*, kRegions> regions{};
+  std::array<const char*, kOutside> outside{};
+  size_t next = 0;
+};
+Recent recent;
+
 Region* region_of(const char* at) {
-  static Region* last = nullptr;
-  if (!at) return last = nullptr;
-  if (last && at >= last->begin && at < last->begin + last->bytes) return last;
+  for (Region* r : recent.regions)
+    if (r && at >= r->begin && at < r->begin + r->bytes) return r;
+  const char*& outside = recent.outside[reinterpret_cast<uintptr_t>(at) / 4 % Recent::kOutside];
+  if (outside == at) return nullptr;
   auto after = regions().upper_bound(at);
-  if (after == regions().begin()) return nullptr;
-  Region& r = std::prev(after)->second;
-  return at < r.begin + r.bytes ? last = &r : nullptr;
+  Region* r = after == regions().begin() ? nullptr : &std::prev(after)->second;
+  if (!r || at >= r->begin + r->bytes) {
+    outside = at;
+    return nullptr;
+  }
+  return recent.regions[recent.next++ % Recent::kRegions] = r;
 }
 
 const WatchedWork* doing = nullptr;
@@ -201,7 +216,7 @@ void watch_memory(const void* begin, size_t bytes, Memory kind) {
 }
 void forget_memory(const void* begin) {
   if (!watches()) return;
-  region_of(nullptr);
+  recent = {};
   regions().erase(static_cast<const char*>(begin));
 }
 
@@ -211,7 +226,7 @@ void touch(const void* at, size_t bytes, bool writes) {
   if (!r) return;
   const auto offset = size_t(address - r->begin);
   bytes = std::min(bytes, r->bytes - offset);
-  if (running.in_kernel && r->kind != Memory::host) look_for_race(*r, offset, bytes, writes);
+  if (in_kernel && r->kind != Memory::host) look_for_race(*r, offset, bytes, writes);
   if (doing && r->kind != Memory::shared) look_for_hazard(*r, offset, bytes, writes);
 }
 

@@ -26,7 +26,6 @@ bool watches();
 
 // The running CUDA thread, for the search for races. fibers.cpp keeps it.
 struct RunningThread {
-  bool in_kernel = false;
   const void* kernel = nullptr;
   uint16_t number = 0;
   // Intervals are the times between barriers of a block. They are counted over all launches. The
@@ -48,6 +47,9 @@ struct RunningThread {
   }
 };
 extern RunningThread running;
+// True while this thread of the host runs a kernel. Others, as those that load data, may run code
+// that reports accesses too, because the linker keeps one of equal functions.
+extern constinit thread_local bool in_kernel;
 
 constexpr size_t kMostStreams = 16;
 // How far each stream is.

@@ -66,6 +66,42 @@ class Perturbed : public EmulatedGpu {
   }
 };
 
+// Only tf32 takes the library's GELU for results in f32, because its tanh is inexact.
+TEST_F(Perturbed, FusedGeluIsInexact) {
+  constexpr int64_t kSide = 8, kCount = kSide * kSide;
+  device::Buffer memory(device::Kind::cuda, ledger_, "test", 3 * kCount * 4);
+  const View all = memory.view(DType::f32), x = all.slice(0, kCount),
+             y = all.slice(2 * kCount, kCount);
+  device::write_on_host(x, queue_, [](View v) {
+    for (int64_t i = 0; i < kCount; ++i) v.f32()[i] = float(i % 7) / 8;
+  });
+  auto gelu = [&](uint32_t seed) {
+    cuda_on_cpu::perturbation = seed;
+    kernels::run(Gemm{.c = all.slice(kCount, kCount),
+                      .a = x,
+                      .b = x,
+                      .m = kSide,
+                      .n = kSide,
+                      .k = kSide,
+                      .gelu = y},
+                 queue_);
+    std::vector<float> out(kCount);
+    device::download(out.data(), y, queue_);
+    return out;
+  };
+  for (bool tf32 : {false, true}) {
+    queue_.set_tf32(tf32);
+    const std::vector<float> exact = gelu(0), inexact = gelu(5);
+    float most = 0;
+    for (size_t i = 0; i < exact.size(); ++i)
+      most = std::max(most, std::abs(inexact[i] - exact[i]) / (1 + exact[i]));
+    if (tf32)
+      EXPECT_GT(most, 1e-5f);
+    else
+      EXPECT_LT(most, 1e-6f);
+  }
+}
+
 TEST_F(Perturbed, FunctionsAreOffByWhatIsDocumented) {
   EXPECT_EQ(off(powers), 1);
   EXPECT_GT(off(fast_powers), 2);
