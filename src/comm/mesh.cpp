@@ -121,6 +121,11 @@ MeshShape resolve_mesh(const MeshOptions& options, int ranks, const std::string&
   return {int(r), int(f)};
 }
 
+device::Buffer Mesh::shared_buffer(device::Kind kind, device::Ledger& ledger, std::string category,
+                                   int64_t bytes) const {
+  return (shape.fsdp > 1 ? fsdp : replica)->shared_buffer(kind, ledger, std::move(category), bytes);
+}
+
 Mesh make_mesh(Session& session, MeshShape shape, SumOrder order) {
   Mesh m;
   int rank = session.world().rank();

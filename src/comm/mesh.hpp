@@ -49,6 +49,9 @@ struct Mesh {
   std::unique_ptr<Comm> fsdp;     // ranks of one replica
   std::unique_ptr<Comm> replica;  // ranks with the same fsdp index
   int rank() const { return replica_index * shape.fsdp + fsdp_index; }
+  // Makes memory in which both axes exchange fast (Comm::shared_buffer). All ranks call.
+  device::Buffer shared_buffer(device::Kind kind, device::Ledger& ledger, std::string category,
+                               int64_t bytes) const;
 };
 Mesh make_mesh(Session& session, MeshShape shape, SumOrder order);
 // Sets up the exchange of GPU memory by options.gpu_exchange. All ranks call it, after

@@ -18,6 +18,8 @@
 #include "base/signals.hpp"
 #include "comm/comm.hpp"
 #include "comm/mpi_lane.hpp"
+#include "comm/node_memory.hpp"
+#include "comm/shared_sum.hpp"
 #include "comm/tree_exchange.hpp"
 #include "device/memory.hpp"
 #include "device/transfers.hpp"
@@ -60,8 +62,10 @@ MPI_Datatype type_of(device::DType type) {
   return MPI_BYTE;
 }
 
-// An exchange by a request of MPI or along the tree. The time of wait() counts as waiting of the
-// main thread.
+enum class Way { request, tree, shared };
+
+// An exchange by a request of MPI, along the tree, or in memory that ranks share. The time of
+// wait() counts as waiting of the main thread.
 class MpiWork : public Ticket::Work, public MpiLane::Work {
  public:
   explicit MpiWork(MpiLane& lane) : lane_(lane) {}
@@ -77,14 +81,17 @@ class MpiWork : public Ticket::Work, public MpiLane::Work {
     lane_.finish(*this);
     deliver();
     traffic->seconds += base::now_s() - begin;
+    lane_.wake();
     waited = true;
   }
   bool advance() override {
-    if (along_tree) return tree.advance();
+    if (way == Way::tree) return tree.advance();
+    if (way == Way::shared) return shared.advance();
     int done = 0;
     CHECK_MPI(MPI_Test(&request, &done, MPI_STATUS_IGNORE));
     return done;
   }
+  bool idle() const override { return way == Way::shared && shared.idle(); }
   // Copies the result from host memory to the GPU, if it belongs there.
   void deliver() {
     if (queue_) device::upload(into_, result_, *queue_);
@@ -101,7 +108,8 @@ class MpiWork : public Ticket::Work, public MpiLane::Work {
   }
   MPI_Request request = MPI_REQUEST_NULL;
   TreeExchange tree;
-  bool along_tree = false;
+  SharedSum shared;
+  Way way = Way::request;
   Traffic* traffic = nullptr;
   bool waited = true;
 
@@ -129,13 +137,15 @@ void wait_for_work(device::Queue& queue) {
 
 class MpiComm : public Comm {
  public:
-  MpiComm(MPI_Comm comm, SumOrder order, bool owned, MpiLane& lane)
-      : comm_(comm), order_(order), owned_(owned), lane_(lane) {
+  // All ranks of the node call, each with its communicator.
+  MpiComm(MPI_Comm comm, SumOrder order, bool owned, MpiLane& lane, NodeMemory& node)
+      : comm_(comm), order_(order), owned_(owned), lane_(lane), node_(node) {
     CHECK_MPI(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN));
     CHECK_MPI(MPI_Comm_rank(comm_, &rank_));
     CHECK_MPI(MPI_Comm_size(comm_, &size_));
     CHECK(order == SumOrder::library || std::has_single_bit(unsigned(size_)),
           "tree sums need a power of two, not {}", size_);
+    shared_ = SharedGroup::make(node_, comm_);
   }
   ~MpiComm() override {
     try {
@@ -170,7 +180,7 @@ class MpiComm : public Comm {
       send.data = own;
     }
     const void* from = own == send.data ? MPI_IN_PLACE : send.data;
-    return start(work, false, [&] {
+    return start(timer, work, Way::request, [&] {
       CHECK_MPI(MPI_Iallgather(from, count, type_of(send.type), recv.data, count,
                                type_of(send.type), comm_, &work->request));
     });
@@ -191,8 +201,8 @@ class MpiComm : public Comm {
       fetch(copy, send, queue);
       send.data = copy;
     }
-    if (order_ == SumOrder::tree) return start_tree(work, send, recv);
-    return start(work, false, [&] {
+    if (order_ == SumOrder::tree) return start_tree(timer, work, send, recv);
+    return start(timer, work, Way::request, [&] {
       CHECK_MPI(MPI_Ireduce_scatter_block(send.data, recv.data, base::narrow<int>(recv.count),
                                           type_of(send.type), MPI_SUM, comm_, &work->request));
     });
@@ -208,11 +218,26 @@ class MpiComm : public Comm {
       fetch(copy, view, queue);
       view.data = copy;
     }
-    if (order_ == SumOrder::tree) return start_tree(work, view, {});
-    return start(work, false, [&] {
+    const SharedParts* parts = shared_ ? node_.find(view.data, view.bytes()) : nullptr;
+    if (parts)
+      return start(timer, work, Way::shared,
+                   [&] { work->shared.begin(*shared_, *parts, node_.rank(), view); });
+    if (order_ == SumOrder::tree) return start_tree(timer, work, view, {});
+    return start(timer, work, Way::request, [&] {
       CHECK_MPI(MPI_Iallreduce(MPI_IN_PLACE, view.data, base::narrow<int>(view.count),
                                type_of(view.type), MPI_SUM, comm_, &work->request));
     });
+  }
+
+  device::Buffer shared_buffer(device::Kind kind, device::Ledger& ledger, std::string category,
+                               int64_t bytes) override {
+    if (kind != device::Kind::cpu || size_ == 1)
+      return Comm::shared_buffer(kind, ledger, std::move(category), bytes);
+    lane_.drain();
+    const std::shared_ptr<SharedParts> parts = node_.allocate(bytes);
+    if (!parts) return Comm::shared_buffer(kind, ledger, std::move(category), bytes);
+    char* own = parts->of_rank[size_t(node_.rank())];
+    return {ledger, std::move(category), std::shared_ptr<void>(parts, own), bytes};
   }
 
   void broadcast(device::View view, int root) override {
@@ -262,7 +287,7 @@ class MpiComm : public Comm {
       ++t.calls;
       t.bytes += bytes;
     }
-    ~Timer() { traffic.seconds += base::now_s() - begin; }
+    void stop() { traffic.seconds += base::now_s() - begin; }
     Traffic& traffic;
     double begin = base::now_s();
   };
@@ -275,15 +300,17 @@ class MpiComm : public Comm {
   }
 
   template <class Begin>
-  Ticket start(MpiWork* work, bool along_tree, Begin begin) {
-    work->along_tree = along_tree;
+  Ticket start(Timer& timer, MpiWork* work, Way way, Begin begin) {
+    work->way = way;
     lane_.start(*work, begin);
     work->waited = false;
+    timer.stop();
+    lane_.wake();
     return Ticket(work);
   }
 
-  Ticket start_tree(MpiWork* work, device::View send, device::View recv) {
-    return start(work, true, [&] { work->tree.begin(comm_, ++sequence_, send, recv); });
+  Ticket start_tree(Timer& timer, MpiWork* work, device::View send, device::View recv) {
+    return start(timer, work, Way::tree, [&] { work->tree.begin(comm_, ++sequence_, send, recv); });
   }
 
   template <class T>
@@ -297,6 +324,8 @@ class MpiComm : public Comm {
   SumOrder order_;
   bool owned_;
   MpiLane& lane_;
+  NodeMemory& node_;
+  std::unique_ptr<SharedGroup> shared_;  // null: its ranks share no memory
   int rank_ = 0, size_ = 1;
   int64_t sequence_ = 0;  // of exchanges along the tree
   std::vector<std::unique_ptr<MpiWork>> works_;
@@ -349,20 +378,17 @@ Session::Session(int& argc, char**& argv) {
       base::fail(base::Exit::mesh, "this MPI library offers no MPI_THREAD_SERIALIZED");
     finalize_ = true;
   }
-  lane_ = std::make_unique<MpiLane>();
+  node_ = std::make_unique<NodeMemory>();
+  lane_ = std::make_unique<MpiLane>(node_->bell(node_->rank()));
   lane_of_session = lane_.get();
-  world_ = std::make_unique<MpiComm>(MPI_COMM_WORLD, SumOrder::library, false, *lane_);
-  MPI_Comm node;
-  CHECK_MPI(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node));
-  MPI_Comm_rank(node, &local_rank_);
-  MPI_Comm_size(node, &local_size_);
-  MPI_Comm_free(&node);
+  world_ = std::make_unique<MpiComm>(MPI_COMM_WORLD, SumOrder::library, false, *lane_, *node_);
 }
 
 Session::~Session() {
   world_.reset();
   lane_of_session = nullptr;
   lane_.reset();
+  node_.reset();
 #ifdef __SANITIZE_ADDRESS__
   // The check runs here instead of at exit, because MPI_Finalize leaks memory of its own.
   __lsan_do_leak_check();
@@ -374,7 +400,18 @@ std::unique_ptr<Comm> Session::split(int colour, int key, SumOrder order) {
   MPI_Comm group;
   lane_->drain();
   CHECK_MPI(MPI_Comm_split(MPI_COMM_WORLD, colour, key, &group));
-  return std::make_unique<MpiComm>(group, order, true, *lane_);
+  return std::make_unique<MpiComm>(group, order, true, *lane_, *node_);
+}
+
+int Session::local_rank() const { return node_->rank(); }
+int Session::local_size() const { return node_->size(); }
+
+std::string Session::exchange_text() const {
+  if (world_->size() == 1) return "mpi";
+  if (!node_->problem().empty()) return fmt::format("mpi by messages ({})", node_->problem());
+  if (node_->size() == world_->size()) return "mpi, sums in shared memory";
+  return node_->size() == 1 ? "mpi by messages (one rank on this node)"
+                            : "mpi, sums within a node in shared memory";
 }
 
 Background Session::background() const { return lane_->background(); }

@@ -27,7 +27,7 @@ double computed_s() {
 
 }  // namespace
 
-MpiLane::MpiLane() { in_flight_.reserve(64); }
+MpiLane::MpiLane(Bell& bell) : bell_(bell) { in_flight_.reserve(64); }
 
 MpiLane::~MpiLane() { stop(); }
 
@@ -36,7 +36,7 @@ void MpiLane::stop() {
     std::lock_guard lock(mutex_);
     stop_ = true;
   }
-  changed_.notify_all();
+  bell_.ring();
   if (thread_.joinable()) thread_.join();
 }
 
@@ -56,6 +56,20 @@ void MpiLane::poll() {
   } catch (...) {
     error_ = std::current_exception();  // for the main thread
   }
+}
+
+bool MpiLane::busy() const {
+  return !error_ && std::any_of(in_flight_.begin(), in_flight_.end(),
+                                [](const Work* work) { return !work->idle(); });
+}
+
+void MpiLane::wake() {
+  bool needed = false;
+  {
+    std::lock_guard lock(mutex_);
+    needed = busy();
+  }
+  if (needed) bell_.ring();
 }
 
 void MpiLane::wait_until(const std::function<bool()>& done) {
@@ -84,26 +98,33 @@ void MpiLane::drain() {
   wait_until([this] { return in_flight_.empty(); });
 }
 
+bool MpiLane::poll_aside() {
+  const size_t before = in_flight_.size();
+  const double begin_s = computed_s();
+  poll();
+  const double seconds = computed_s() - begin_s;
+  background_.seconds += seconds;
+  background_.finished += int64_t(before - in_flight_.size());
+  return seconds > kMoved_s + kMovedPerExchange_s * double(before);
+}
+
 void MpiLane::loop() {
   base::leave_signals_to_main();
   base::make_signal_stack();
-  std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock,
-                  [this] { return stop_ || (!in_flight_.empty() && !main_here_ && !error_); });
-    if (stop_) return;
-    const size_t before = in_flight_.size();
-    const double begin_s = computed_s();
-    poll();
-    const double seconds = computed_s() - begin_s;
-    background_.seconds += seconds;
-    background_.finished += int64_t(before - in_flight_.size());
-    if (seconds > kMoved_s + kMovedPerExchange_s * double(before)) {
-      lock.unlock();  // lets the main thread start an exchange
-      lock.lock();
-    } else {
-      changed_.wait_for(lock, kRest, [this] { return stop_; });
+    const uint32_t heard = bell_.heard();
+    bool moved = false, busy = false;
+    {
+      std::lock_guard lock(mutex_);
+      if (stop_) return;
+      if (!main_here_ && !error_) {
+        moved = poll_aside();
+        busy = this->busy();
+      }
     }
+    // Between two polls the main thread can start an exchange.
+    if (busy && moved) continue;
+    bell_.wait(heard, busy ? std::optional<Bell::Span>(kRest) : std::nullopt);
   }
 }
 

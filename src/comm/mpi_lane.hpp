@@ -2,20 +2,21 @@
 // Keeps MPI exchanges moving while the main thread computes. MPI moves data only inside its own
 // calls, so without help an exchange stands still until the main thread waits for it.
 //
-// One thread of this process polls the exchanges in flight and rests between polls. It stays away
-// while the main thread waits, because that one polls all exchanges itself, with less delay.
+// One thread of this process polls the exchanges in flight and rests between polls. It sleeps while
+// all of them wait for ranks that will ring this one's bell. It stays away while the main thread
+// waits, because that one polls all exchanges itself, with less delay.
 // Calls of MPI never overlap (MPI_THREAD_SERIALIZED): while exchanges are in flight, every call
 // holds the lane's lock.
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <exception>
 #include <functional>
 #include <mutex>
 #include <thread>
 #include <vector>
 
+#include "comm/bell.hpp"
 #include "comm/comm.hpp"
 
 namespace comm {
@@ -26,14 +27,17 @@ class MpiLane {
     virtual ~Work() = default;
     // Makes progress without waiting. Returns true when the exchange is over.
     virtual bool advance() = 0;
+    // True if nothing can be done before the lane's bell rings.
+    virtual bool idle() const { return false; }
     bool in_flight = false;  // between start() and the end of the exchange
   };
 
-  MpiLane();
+  // The thread sleeps on this bell, which others may ring as well.
+  explicit MpiLane(Bell& bell);
   ~MpiLane();
   MpiLane(const MpiLane&) = delete;
 
-  // `begin` calls MPI to begin the exchange. It goes on in the background afterwards.
+  // `begin` calls MPI to begin the exchange. It goes on in the background after wake().
   template <class Begin>
   void start(Work& work, Begin begin) {
     const Here here(*this);
@@ -41,6 +45,9 @@ class MpiLane {
     begin();
     add(work);
   }
+  // Wakes the background thread if an exchange needs it. Call it after start() and finish(). The
+  // thread may take the core at once, so the main thread's time in exchanges ends before.
+  void wake();
   // Waits until the exchange is over. Throws the error of an exchange that failed.
   void finish(Work& work);
   // Waits until nothing is in flight. The main thread then calls MPI as it likes, until it starts
@@ -55,13 +62,7 @@ class MpiLane {
   class Here {
    public:
     explicit Here(MpiLane& lane) : lane_(lane) { lane_.main_here_ = true; }
-    ~Here() {
-      {
-        std::lock_guard lock(lane_.mutex_);
-        lane_.main_here_ = false;
-      }
-      lane_.changed_.notify_all();
-    }
+    ~Here() { lane_.main_here_ = false; }
     Here(const Here&) = delete;
 
    private:
@@ -69,11 +70,15 @@ class MpiLane {
   };
   void add(Work& work);  // needs the lock
   void poll();           // needs the lock
+  // True if an exchange needs the background thread now; needs the lock.
+  bool busy() const;
+  // Polls in the background thread and counts that. True if data moved; needs the lock.
+  bool poll_aside();
   void wait_until(const std::function<bool()>& done);
   void loop();
 
   std::mutex mutex_;
-  std::condition_variable changed_;
+  Bell& bell_;
   std::vector<Work*> in_flight_;  // in the order of their starts
   std::exception_ptr error_;
   std::atomic<bool> main_here_{false};

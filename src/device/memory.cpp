@@ -87,8 +87,18 @@ Buffer::Buffer(Kind kind, Ledger& ledger, std::string category, int64_t bytes)
                (bytes_ >> 20) + 1, category_);
 }
 
+Buffer::Buffer(Ledger& ledger, std::string category, std::shared_ptr<void> memory, int64_t bytes)
+    : data_(memory.get()),
+      bytes_(base::round_up(bytes, kAlign)),
+      ledger_(&ledger),
+      category_(std::move(category)),
+      foreign_(std::move(memory)) {
+  ledger_->add(category_, bytes_);
+}
+
 Buffer::~Buffer() {
   if (ledger_) ledger_->add(category_, -bytes_);
+  if (foreign_) return;
   if (kind_ == Kind::cuda && data_) gpu::release(data_);
   if (kind_ == Kind::cpu && data_) release(data_, bytes_);
 }
@@ -99,6 +109,7 @@ void Buffer::swap(Buffer& other) noexcept {
   std::swap(kind_, other.kind_);
   std::swap(ledger_, other.ledger_);
   std::swap(category_, other.category_);
+  std::swap(foreign_, other.foreign_);
 }
 
 void upload(const View& to, const void* from, Queue& queue) {

@@ -35,6 +35,8 @@ class Buffer {
  public:
   Buffer() = default;
   Buffer(Kind kind, Ledger& ledger, std::string category, int64_t bytes);
+  // Memory of kind cpu that somebody else made, zero-filled; it lives as long as a buffer has it.
+  Buffer(Ledger& ledger, std::string category, std::shared_ptr<void> memory, int64_t bytes);
   Buffer(Buffer&& other) noexcept { swap(other); }
   Buffer& operator=(Buffer&& other) noexcept {
     Buffer(std::move(other)).swap(*this);
@@ -53,6 +55,7 @@ class Buffer {
   Kind kind_ = Kind::cpu;
   Ledger* ledger_ = nullptr;
   std::string category_;
+  std::shared_ptr<void> foreign_;  // null: the buffer made its memory
 };
 
 // Copy between host memory and memory of a queue's kind, in the queue's order. Both return when the

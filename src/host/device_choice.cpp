@@ -99,6 +99,8 @@ comm::Mesh connect_ranks(comm::Session& session, const comm::MeshOptions& option
   comm::Mesh mesh = comm::make_mesh(session, shape, order);
   if (device.kind == device::Kind::cuda)
     device.exchange = comm::connect_gpus(mesh, options, order, session.host());
+  else
+    device.exchange = session.exchange_text();
   return mesh;
 }
 

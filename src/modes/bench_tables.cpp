@@ -84,7 +84,7 @@ OpTimes print_ops(Job& job, const StepTimes& times, double peak) {
   }
   std::string plain;
   if (world.size() > 1) {
-    // Time of MPI alone for as many bytes as the gradients have.
+    // Time of one exchange alone, of as many bytes as the gradients have.
     sums.exchange_alone = host::measure_all_reduce(world, 4 * engine.layout().total_elements());
     plain = fmt::format("{:.0f}% of plain", 100 * times.comm_s / n / sums.exchange_alone);
   }
@@ -102,11 +102,11 @@ OpTimes print_ops(Job& job, const StepTimes& times, double peak) {
       sums.limit / n / median * 1e5);
   if (world.size() > 1)
     log::line(
-        "exchange exposed {:.1f} ms (the rank that waits least) = {:.0f} % of {:.1f} alone; beside "
-        "computing {:.1f} exchanges ended and took {:.1f} ms of CPU time",
+        "exchange exposed {:.2f} ms (the rank that waits least) = {:.0f} % of {:.1f} alone; beside "
+        "computing {:.1f} exchanges ended and took {:.1f} ms of CPU time; {}",
         times.exposed_s / n * 1e3, 100 * times.exposed_s / n / sums.exchange_alone,
         sums.exchange_alone * 1e3, double(times.background.finished) / n,
-        times.background.seconds / n * 1e3);
+        times.background.seconds / n * 1e3, job.device().exchange);
   return sums;
 }
 

@@ -50,10 +50,10 @@ GradientStore::GradientStore(Fabric fabric, int64_t accumulation, int64_t bucket
   }
   for (Bucket& b : buckets_)
     if (units_[size_t(b.units.front())].local)
-      b.memory = device::Buffer(kind, fabric_.ledger, "gradients", b.elements * 4);
+      b.memory = fabric_.mesh.shared_buffer(kind, fabric_.ledger, "gradients", b.elements * 4);
   if (pool_elements)
     for (device::Buffer& b : pool_)
-      b = device::Buffer(kind, fabric_.ledger, "gathered", pool_elements * 4);
+      b = fabric_.mesh.shared_buffer(kind, fabric_.ledger, "gathered", pool_elements * 4);
   if (landing_elements)
     landing_ = device::Buffer(kind, fabric_.ledger, "gathered", landing_elements * 4);
 }

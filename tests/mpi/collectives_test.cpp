@@ -32,6 +32,75 @@ void beside_main(comm::Session& session) {
   }
 }
 
+// Sums of buffers that ranks share have the bits of the tree in either order, which are those of
+// the library. Exchanges in flight touch neither each other nor the numbers beside them.
+template <class T>
+void in_shared_memory(Comm& world, Comm& c, SumOrder order, device::Queue& queue) {
+  constexpr std::array<int64_t, 7> kCounts = {1, 2, 17, 1000, 4097, 70001, 300007};
+  const DType type = sizeof(T) == 4 ? DType::f32 : DType::f64;
+  int64_t all = 1;
+  for (int64_t n : kCounts) all += n + 1;
+  device::Ledger ledger;
+  const device::Buffer memory =
+      world.shared_buffer(queue.kind(), ledger, "test", all * int64_t(sizeof(T)));
+  expect(ledger.peak_of("test") == memory.bytes(), "the ledger counts a shared buffer");
+  std::vector<T> sent(size_t(memory.bytes()) / sizeof(T)), by_messages;
+  auto* numbers = static_cast<T*>(memory.data());
+  expect(std::count(numbers, numbers + sent.size(), T(0)) == int64_t(sent.size()),
+         "a shared buffer is zero-filled");
+  for (int round = 0; round < 3; ++round) {
+    for (size_t i = 0; i < sent.size(); ++i)
+      numbers[i] = sent[i] = number<T>(c.rank(), int64_t(i) + round, "shared");
+    by_messages = sent;
+    std::vector<comm::Ticket> tickets;
+    int64_t at = 1;
+    for (int64_t n : kCounts) {
+      tickets.push_back(c.all_reduce(memory.view(type).slice(at, n), queue));
+      c.all_reduce(view(by_messages).slice(at, n), queue).wait();
+      at += n + 1;
+    }
+    for (size_t i = 0; i < tickets.size(); ++i)
+      tickets[round == 0 ? tickets.size() - 1 - i : i].wait();
+    bool good = numbers[0] == sent[0];
+    at = 1;
+    for (int64_t n : kCounts) {
+      for (int64_t i = at; i < at + n; ++i) {
+        const T sum = tree<T>(0, c.size(), i + round, "shared");
+        good &= std::memcmp(&numbers[i], &sum, sizeof sum) == 0;
+      }
+      good &= numbers[at + n] == sent[size_t(at + n)];
+      at += n + 1;
+    }
+    expect(good, fmt::format("sums in shared memory over {} ranks, round {}", c.size(), round));
+    expect(std::memcmp(numbers, by_messages.data(), by_messages.size() * sizeof(T)) == 0,
+           fmt::format("messages give the bits of shared memory, {}",
+                       order == SumOrder::tree ? "tree" : "library"));
+  }
+}
+
+// The background threads end an exchange in shared memory as well.
+void shared_beside_main(comm::Session& session) {
+  Comm& world = session.world();
+  if (world.size() == 1) return;
+  device::Ledger ledger;
+  const device::Buffer memory =
+      world.shared_buffer(device::Kind::cpu, ledger, "test", int64_t{4} << 20);
+  const device::View numbers = memory.view(DType::f32);
+  for (int round = 0; round < 20; ++round) {
+    std::fill_n(numbers.f32(), numbers.count, 1.0f);
+    const int64_t before = session.background().finished;
+    comm::Ticket ticket = world.all_reduce(numbers);
+    base::Stopwatch watch;
+    while (session.background().finished == before && watch.seconds() < 60)
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    expect(session.background().finished > before, "an exchange ends in the background threads");
+    ticket.wait();
+    expect(std::count(numbers.f32(), numbers.f32() + numbers.count, float(world.size())) ==
+               numbers.count,
+           "and its sums are there");
+  }
+}
+
 int run(comm::Session& session, int, char**) {
   Comm& world = session.world();
   const int ranks = world.size();
@@ -52,15 +121,23 @@ int run(comm::Session& session, int, char**) {
       }
       continue;
     }
-    all_of(*session.split(0, world.rank(), order), order, queue);
+    auto group = session.split(0, world.rank(), order);
+    all_of(*group, order, queue);
+    in_shared_memory<float>(world, *group, order, queue);
+    in_shared_memory<double>(world, *group, order, queue);
   }
   agreements(world);
   beside_main(session);
+  shared_beside_main(session);
 
   // The group is ordered by key, not by world rank.
   auto reversed = session.split(5, ranks - 1 - world.rank(), SumOrder::library);
   expect(reversed->rank() == ranks - 1 - world.rank() && reversed->size() == ranks,
          "keys order the ranks");
+  in_shared_memory<float>(world, *reversed, SumOrder::library, queue);
+  // Groups that exchange at once share the memory of the node.
+  auto parity = session.split(world.rank() % 2, world.rank(), SumOrder::library);
+  in_shared_memory<float>(world, *parity, SumOrder::library, queue);
   auto alone = session.split(world.rank(), 0, SumOrder::tree);
   expect(alone->size() == 1, "one colour each");
   all_of(*alone, SumOrder::tree, queue);

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -42,11 +43,12 @@ T number(int r, int64_t i, const char* what) {
   return std::ldexp(T(int32_t(b[0])), int(b[1] % 17) - 40);
 }
 
-// Returns the sum over ranks [begin, end) of place i along the binary tree, neighbours first.
+// Returns the sum over ranks [begin, end) of place i along the binary tree, neighbours first. The
+// right end is left out if the number of ranks is no power of two.
 template <class T>
 T tree(int begin, int end, int64_t i, const char* what) {
   if (end - begin == 1) return number<T>(begin, i, what);
-  int middle = begin + (end - begin) / 2;
+  int middle = begin + int(std::bit_floor(unsigned(end - begin - 1)));
   return tree<T>(begin, middle, i, what) + tree<T>(middle, end, i, what);
 }
 

@@ -51,6 +51,13 @@ class MemoryLimit(harness.RunTest):
             self.assertRegex(f.readline(), r"^rank=\d of 2 host=\S+ step=0 phase=\S+ exit=3: out of memory: training \(\d+ MiB planned")
 
     @unittest.skipIf(place.no_processes(), place.no_processes())
+    def test_ranks_share_no_memory(self):
+        # Memory of other ranks would take the address space that the plan has not counted.
+        code, output = self.under(self.loaded() + 2000000, ranks=2)
+        self.assertEqual(code, 0, output)
+        self.assertIn("backend=mpi by messages (rank 0 of the node: the address space is limited (ulimit -v))", output)
+
+    @unittest.skipIf(place.no_processes(), place.no_processes())
     def test_threads_and_plans_count(self):
         # Under a limit that is enough for the unchanged deck, more threads and a larger model are
         # refused by name.

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// A word in memory on which threads sleep until somebody rings. In memory that processes share, a
+// thread of one process wakes threads of another. Memory of zeros is a bell.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <optional>
+
+namespace comm {
+
+class Bell {
+ public:
+  using Span = std::chrono::nanoseconds;
+
+  // Wakes all threads that wait.
+  void ring();
+  // How often it has rung. Ask before you look whether there is work, so that no ring is missed.
+  uint32_t heard() const { return rung_.load(); }
+  // Waits until it has rung since it was `heard`, or for `most`. May end early.
+  void wait(uint32_t heard, std::optional<Span> most);
+
+ private:
+  std::atomic<uint32_t> rung_{0};
+};
+
+}  // namespace comm
