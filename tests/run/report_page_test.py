@@ -305,10 +305,11 @@ preprocess = '''decode | resize(16) | value_range(-1, 1)
         rows[0].update(made)
         rows[1].update({"tokens": ["x", "y"], "attention": made["attention"][:2]})
         own = rows[2]   # as the evaluator wrote it
-        rows[3].update({"tokens": ["a", " b"], "attention": [[[1, 2], [3]], [[1]]]})
+        rows[3].update({"tokens": ["a", " b"], "attention": [[[1, 2], [3]], [[1]]], "references": ["a line\u2028and another"]})
         with open(f"{captions}/captions.jsonl", "w", encoding="utf-8") as f:
-            f.write("".join(json.dumps(row) + "\n" for row in rows))
+            f.write("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
         shots = re.findall(r'<article class="shot".*?</article>', self.report(self.dir), re.S)
+        self.assertIn("<li>a line\u2028and another</li>", shots[3])
         words = lambda shot: [html.unescape(word) for word in re.findall(r"</i><span>(.*?)</span></li>", shot)]
         # A token without a blank in front joins its word, whose map is the mean. Where the word attends, the image is clear;
         # elsewhere it is dark.

@@ -43,7 +43,7 @@ def parsed(line):
 def lines_of(path):
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read().splitlines()
+            return [line for line in file.read().split("\n") if line]  # splitlines() would cut captions at U+2028
     except OSError:
         return []
 
