@@ -90,11 +90,11 @@ void decode_attention(const DecodeHead<T>& h, float* scratch) {
 constexpr int kRowsAtOnce = kLanes == 16 ? 8 : 4, kVectorsAtOnce = 3;
 constexpr int kFetchedAhead = 8;  // rows of b
 
-// What a tile fetches. Every tile of some columns fetches a share of the rows of the next columns:
-// memory delivers them while the tiles multiply.
+// Tells a tile which rows of b to fetch. The tiles of a range of columns share the rows of the next
+// range among them, and memory delivers these rows while the tiles multiply.
 struct Fetch {
-  bool now;             // the tile's own columns, which may not be in the caches yet
-  int64_t turn, turns;  // rows turn, turn + turns ... of the next columns
+  bool now;             // fetches the tile's own columns too, which may not be in the caches yet
+  int64_t turn, turns;  // fetches the rows turn, turn + turns ... of the next columns
 };
 
 // Only addresses within b and shortly behind it are prefetched, which is harmless.

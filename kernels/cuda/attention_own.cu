@@ -10,7 +10,7 @@ namespace {
 template <int D>
 constexpr int kBlocksOfSm = D <= 128 ? 2 : 1;
 
-// What a block works on: one head, from the row `first` of queries or keys on.
+// The share of a block: the rows of queries or keys of one head, from row `first` on.
 template <class T>
 struct Work {
   int first, head, example;
@@ -21,7 +21,7 @@ struct Work {
         example(int(blockIdx.y) / a.heads),
         range(head_range(a, example, head)) {}
 
-  // Of q and dq; and of o and d_o, which have no gaps.
+  // The rows of q or dq. `outputs` are those of o or d_o, which have no gaps.
   template <class U>
   __device__ HeadRows<U> queries(const AttentionTensors<T>& a, U* tensor, int from) const {
     return rows_of(tensor, range.query_row, a.next_query, head, from, range.queries, a.dim,
@@ -49,7 +49,7 @@ struct Work {
   }
 };
 
-// Of the 16 lanes of a row.
+// Return the maximum and the sum over the 16 lanes that share a row.
 __device__ inline float row_max(float x) {
 #pragma unroll
   for (int distance = 8; distance > 0; distance /= 2)
@@ -348,8 +348,10 @@ void run_tiles(const AttentionBackward& a, Queue& queue) {
 template <class Args>
 void run_own(const Args& a, Queue& queue) {
   const int64_t dim = a.shape.head_dim;
-  CHECK(dim <= 256, "{}: head_dim is {}; our own kernels of GPUs take at most 256", name_of(a.op),
-        dim);
+  CHECK(dim <= 256,
+        "{}: head_dim is {}; our own GPU kernels take at most 256; use more heads, or run "
+        "on CPUs",
+        name_of(a.op), dim);
   with_activation(a.q.type, [&](auto element) {
     using T = decltype(element);
     if (dim <= 32) return run_tiles<T, 32>(a, queue);

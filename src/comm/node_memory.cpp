@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <new>
 #include <numeric>
 #include <random>
 
@@ -47,8 +46,8 @@ SharedParts::~SharedParts() {
     if (part) ::munmap(part, size_t(bytes));
 }
 
-// What a rank tells the others about its part. The key lies at the part's begin, so that a rank
-// that sees other processes under the same numbers notices it.
+// A message from each rank to all others about its part. The part starts with the key. A rank in
+// another process namespace finds other processes under these numbers; the key shows that.
 struct NodeMemory::Offer {
   int64_t process = 0, file = -1, bytes = 0;
   uint64_t key = 0;
@@ -83,7 +82,7 @@ std::shared_ptr<SharedParts> NodeMemory::allocate(int64_t bytes) {
     problem = failed("memfd_create");
   const std::string of_parts = map_parts(*parts, problem.empty() ? file.number : -1);
   if (problem.empty()) problem = of_parts;
-  // The first rank that failed tells why.
+  // All ranks take the reason of the first rank that failed.
   int first = problem.empty() ? size_ : rank_;
   CHECK_MPI(MPI_Allreduce(MPI_IN_PLACE, &first, 1, MPI_INT, MPI_MIN, node_));
   if (first < size_) {
@@ -123,7 +122,7 @@ std::string NodeMemory::map_parts(SharedParts& parts, int file) {
     const Offer& offer = offers[size_t(r)];
     CHECK(offer.bytes == parts.bytes, "rank {} of the node shares {} bytes, rank {} {}", rank_,
           parts.bytes, r, offer.bytes);
-    if (offer.file < 0) return "";  // that rank tells why
+    if (offer.file < 0) return "";  // that rank has the reason
     const std::string path = fmt::format("/proc/{}/fd/{}", offer.process, offer.file);
     const File other(::open(path.c_str(), O_RDWR | O_CLOEXEC));
     struct stat status {};

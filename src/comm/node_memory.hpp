@@ -34,7 +34,8 @@ class NodeMemory {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  // Why the ranks of this node share no memory; "" if they do, or if there is one rank.
+  // Returns the reason why the ranks of this node share no memory. It is "" if they do share some,
+  // or if there is one rank.
   const std::string& problem() const { return problem_; }
 
   // Makes parts of so many bytes, zero-filled. All ranks of the node call in the same order. Null

@@ -65,7 +65,8 @@ std::map<const char*, Region>& regions() {
   return *all;
 }
 
-// What a search has found of late: regions, and addresses outside of all, as those of threadIdx.
+// A cache of the latest searches: regions that they found, and addresses that lie in no region,
+// such as those of threadIdx.
 struct Recent {
   static constexpr size_t kRegions = 4, kOutside = 64;
   std::array<Region*, kRegions> regions{};

@@ -48,7 +48,7 @@ struct Settings {
 // A case with all data that is read before the ranks exchange anything.
 class Runner {
  public:
-  // What is run: the case, or predictions with its parameters and images alone.
+  // The whole case runs, or predictions run with its parameters and images alone.
   enum class Use { whole_case, predictions };
   Runner(const CaseFile& file, const Settings& settings, comm::Mesh& mesh, Use use);
   // Collective.

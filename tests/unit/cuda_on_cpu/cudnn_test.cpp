@@ -6,6 +6,7 @@
 
 #include "emulated_gpu.hpp"
 #include "kernels/cuda/graph_cudnn.hpp"
+#include "tests/unit/cuda_on_cpu/error_text.hpp"
 
 namespace {
 
@@ -39,14 +40,6 @@ class EmulatedCudnn : public EmulatedGpu {
     return {{kQ, at(0)}, {kK, at(16)}, {kScale, &scale_}, {kY, at(32)}};
   }
   cudnnHandle_t handle() { return cudnn::handle_on(queue_); }
-  static std::string error_of(const std::function<void()>& call) {
-    try {
-      call();
-    } catch (const std::exception& e) {
-      return e.what();
-    }
-    return "";
-  }
   // Runs a right plan with other arguments, and returns what the library says.
   std::string error_with(const std::vector<Argument>& given) {
     const Plan plan(product(kByColumns), handle());

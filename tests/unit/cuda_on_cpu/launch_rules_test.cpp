@@ -9,6 +9,7 @@
 #include "emulated_gpu.hpp"
 #include "kernels/cuda/block.cuh"
 #include "kernels/elementwise.hpp"
+#include "tests/unit/cuda_on_cpu/error_text.hpp"
 
 namespace {
 
@@ -40,14 +41,6 @@ class LaunchRules : public EmulatedGpu {
   static cudaError_t ask(void (*kernel)(float*), int bytes) {
     return cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                 cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-  }
-  static std::string error_of(const std::function<void()>& call) {
-    try {
-      call();
-    } catch (const std::exception& e) {
-      return e.what();
-    }
-    return "";
   }
   ~LaunchRules() override {
     cuda_on_cpu::break_gpu(cudaSuccess);

@@ -11,6 +11,7 @@
 #include "device/gpu.hpp"
 #include "device/memory.hpp"
 #include "device/transfers.hpp"
+#include "tests/unit/cuda_on_cpu/error_text.hpp"
 
 namespace {
 
@@ -34,14 +35,6 @@ class Staging : public testing::Test {
     std::vector<float> out(static_cast<size_t>(count));
     device::download(out.data(), floats(begin, count), queue_);
     return out;
-  }
-  std::string error_of(const std::function<void()>& call) {
-    try {
-      call();
-    } catch (const std::exception& e) {
-      return e.what();
-    }
-    return "";
   }
 
   bool released_ = false;
