@@ -140,11 +140,15 @@ class JobTest(unittest.TestCase):
     def tensors(self, name):
         return harness.RunTest.tensors(self, STEPS, f"{self.home}/runs/{name}")
 
+    def uninterrupted(self):
+        """Waits for the uninterrupted run; returns its final parameters and optimizer state."""
+        self.result("straight")
+        return self.tensors("straight")
+
     def assert_same_bits(self, name):
         """Checks that the final parameters and optimizer state of a run are those of the
         uninterrupted run."""
-        self.result("straight")
-        reference, got = self.tensors("straight"), self.tensors(name)
+        reference, got = self.uninterrupted(), self.tensors(name)
         self.assertGreater(len(reference), 20)
         self.assertEqual(sorted(reference), sorted(got))
         self.assertEqual([n for n in reference if reference[n] != got[n]], [])

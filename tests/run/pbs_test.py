@@ -234,7 +234,7 @@ class Pbs(PbsTest):
         self.assertIn("warning: LEAD=300 s is more than a quarter of the walltime 00:10:00: saving begins 150 s before its end", log)
         self.assertLessEqual(seconds, 450)
         self.assertEqual(len(self.checkpoints("array-3")), 3)
-        self.assertNotEqual(self.tensors("array-3"), self.tensors("straight"))
+        self.assertNotEqual(self.tensors("array-3"), self.uninterrupted())
 
     def test_walltime_over(self):
         _, _, successor = self.result("walltime")  # the TERM ends the login shell

@@ -309,7 +309,7 @@ class Slurm(JobTest):
         for job in self.result("array"):
             self.ended(job, "COMPLETED", "0:0", 1)
         self.same_bits("array-0")  # its seed is the deck's
-        other, reference = self.tensors("array-1"), self.tensors("straight")
+        other, reference = self.tensors("array-1"), self.uninterrupted()
         self.assertTrue(all(other[n] != reference[n] for n in reference if n.startswith("params/") and n.endswith("kernel")))
 
     def test_array_of_the_same_is_refused(self):
