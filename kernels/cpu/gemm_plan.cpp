@@ -11,12 +11,23 @@
 #include "kernels/cpu/vector_table.hpp"
 
 namespace kernels {
+namespace {
+
+// Rows of a need not begin on whole vectors, unless they are columns in memory. Small units leave
+// blocks more equal, so that no thread waits.
+int64_t unit_of_rows(const GemmKey& key) {
+  constexpr int64_t kRows = 4;
+  return key.fixed_order || key.trans_a ? Cut::kUnit : kRows;
+}
+
+}  // namespace
 
 GemmPlan::GemmPlan(const GemmKey& key)
     : key_(key),
       in_blocks_(runs_in_blocks(key)),
       pads_(key.rows_alike),
-      rows_(pads_ ? Cut{key.m, block_size(key).rows} : Cut::equal(key.m, block_size(key).rows)),
+      rows_(pads_ ? Cut{key.m, block_size(key).rows}
+                  : Cut::equal(key.m, block_size(key).rows, unit_of_rows(key))),
       columns_(Cut::equal(key.n, block_size(key).columns)),
       workers_(in_blocks_ && rows_.count() * columns_.count() > 1 ? key.threads : 1) {
   ThreadScope scope(in_blocks_ ? 1 : key.threads);
