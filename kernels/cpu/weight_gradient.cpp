@@ -23,9 +23,10 @@ constexpr int64_t kBlocksOfPart = 8;
 // With fewer parts, positions are split as well. The sums of splits are added in order.
 constexpr int64_t kLeastJobs = 8;
 // Channels, and positions in an image, from which on (up to which: few) tiles are faster.
-constexpr int64_t kManyOutputs = 512, kFewPositions = 49;                        // large windows
-constexpr int64_t kWideInputs = 128;                                             // with strides
-constexpr int64_t kManyPositions = 784, kWideOutputs = 128, kManyInputs = 1024;  // single pixels
+constexpr int64_t kManyOutputs = 256, kManyNarrowOutputs = 512,
+                  kFewPositions = 49;                        // large windows
+constexpr int64_t kManyPositions = 784, kWideOutputs = 128;  // single pixels
+constexpr int64_t kFewInputs = 256, kManyInputs = 1024;      // single pixels with strides
 
 int64_t whole_lines(int64_t bytes) { return base::round_up(bytes, 64); }
 
@@ -288,10 +289,10 @@ bool pays(const ConvolutionShape& s, bool narrow) {
   const Window& w = s.window;
   const int64_t positions = w.out_height() * w.out_width();
   if (w.kernel_height * w.kernel_width > 1)
-    return (s.out >= kManyOutputs && positions <= kFewPositions) ||
-           (!narrow && w.stride > 1 && s.in >= kWideInputs && positions > kFewPositions);
+    return (s.out >= (narrow ? kManyNarrowOutputs : kManyOutputs) && positions <= kFewPositions) ||
+           (!narrow && w.stride > 1);
   return (positions >= kManyPositions && s.out >= kWideOutputs) ||
-         (w.stride > 1 && s.in >= kManyInputs);
+         (w.stride > 1 && (s.in <= kFewInputs || s.in >= kManyInputs));
 }
 
 }  // namespace
