@@ -92,7 +92,9 @@ std::shared_ptr<SharedParts> NodeMemory::allocate(int64_t bytes) {
     problem_ = fmt::format("rank {} of the node: {}", first, text);
     return nullptr;
   }
-  std::memset(parts->of_rank[size_t(rank_)], 0, sizeof(uint64_t));  // the key
+  // A rank that goes on sees no key in the parts of others.
+  std::memset(parts->of_rank[size_t(rank_)], 0, sizeof(uint64_t));
+  CHECK_MPI(MPI_Barrier(node_));
   std::erase_if(parts_, [](const auto& gone) { return gone.expired(); });
   parts_.push_back(parts);
   return parts;

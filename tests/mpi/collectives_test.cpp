@@ -106,6 +106,22 @@ void shared_beside_main(comm::Session& session) {
   }
 }
 
+// A group that was made just now waits for all its ranks, in memory that is older than it.
+void shared_in_new_groups(comm::Session& session) {
+  Comm& world = session.world();
+  device::Ledger ledger;
+  const device::Buffer memory = world.shared_buffer(device::Kind::cpu, ledger, "test", 4096);
+  const device::View numbers = memory.view(DType::f32);
+  for (int round = 0; round < 200; ++round) {
+    std::fill_n(numbers.f32(), numbers.count, 1.0f);
+    auto group = session.split(0, world.rank(), SumOrder::library);
+    group->all_reduce(numbers).wait();
+    expect(std::count(numbers.f32(), numbers.f32() + numbers.count, float(world.size())) ==
+               numbers.count,
+           fmt::format("new group {} adds up all its ranks", round));
+  }
+}
+
 // Returns the letter with which the system describes what a process does; T: it is stopped.
 char state_of(const std::string& pid) {
   std::ifstream in("/proc/" + pid + "/stat");
@@ -167,6 +183,7 @@ int run(comm::Session& session, int, char**) {
   beside_main(session);
   shared_beside_main(session);
   shared_without_first(session);
+  shared_in_new_groups(session);
 
   // The group is ordered by key, not by world rank.
   auto reversed = session.split(5, ranks - 1 - world.rank(), SumOrder::library);
