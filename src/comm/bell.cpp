@@ -14,7 +14,15 @@ static_assert(std::atomic<uint32_t>::is_always_lock_free && sizeof(Bell) == 3 * 
 
 void Bell::ring() {
   rung_.fetch_add(1);
-  if (attended_.load() || !sleepers_.load()) return;
+  if (!attended_.load() && sleepers_.load()) wake_sleepers();
+}
+
+void Bell::wake_all() {
+  rung_.fetch_add(1);
+  wake_sleepers();
+}
+
+void Bell::wake_sleepers() {
   ::syscall(SYS_futex, &rung_, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 

@@ -16,6 +16,8 @@ class Bell {
 
   // Wakes all threads that wait, unless somebody attends to what they wait for.
   void ring();
+  // Wakes all threads that wait, whoever attends.
+  void wake_all();
   // Somebody looks for work all the time, so that rings need no system call. After attend(false) it
   // looks once more, and rings if there is work.
   void attend(bool here) { attended_.store(here); }
@@ -25,6 +27,8 @@ class Bell {
   void wait(uint32_t heard, std::optional<Span> most);
 
  private:
+  void wake_sleepers();
+
   std::atomic<uint32_t> rung_{0}, attended_{0}, sleepers_{0};
 };
 

@@ -40,8 +40,8 @@ void MpiLane::stop() {
     std::lock_guard lock(mutex_);
     stop_ = true;
   }
-  bell_.attend(false);  // the main thread may wait for an exchange while another one stops the job
-  bell_.ring();
+  // The main thread may attend to the bell, if another one stops the job.
+  bell_.wake_all();
   if (thread_.joinable()) thread_.join();
 }
 
