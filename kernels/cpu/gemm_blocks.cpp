@@ -59,4 +59,24 @@ BlockSize block_size(const GemmKey& key) {
   return {rows, columns};
 }
 
+std::vector<RowBlock> cut_rows(const GemmKey& key) {
+  std::vector<RowBlock> out;
+  auto add = [&](int64_t room) {
+    const int64_t begin = out.empty() ? 0 : out.back().begin + out.back().room;
+    if (begin < key.m) out.push_back({begin, std::min(room, key.m - begin), room});
+  };
+  if (!key.rows_alike) {
+    const Cut cut = Cut::equal(key.m, block_size(key).rows);
+    for (int64_t i = 0; i < cut.count(); ++i) add(cut.size(i));
+    return out;
+  }
+  const int64_t units = base::ceil_div(key.m, kAlikeUnit), whole = kAlikeRows / kAlikeUnit,
+                threads = key.threads, left = units % (whole * threads);
+  for (int64_t i = 0; i < units / (whole * threads) * threads; ++i) add(kAlikeRows);
+  // The threads share the units that are left.
+  for (int64_t i = 0; i < std::min(left, threads); ++i)
+    add((left / threads + (i < left % threads)) * kAlikeUnit);
+  return out;
+}
+
 }  // namespace kernels
