@@ -6,11 +6,14 @@
 //   decode  greedy captions; each gets all its tokens. Also gives the bytes that a token step must
 //           read, weights and caches, the time that memory needs to deliver them (bound_ms), and
 //           the time of its products at the speed of the encoder's (arithmetic_ms)
+// Above it stand the products of the last job by shape, and the ops of a scoring job or of a token
+// step.
 // Usage: caption_bench score|decode [S16|emoji] [f32|bf16] [THREADS] [IMAGES] [BATCH] [TOKENS]
 //        [TEXTS] [JOBS]
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <string>
 #include <vector>
 
@@ -133,7 +136,9 @@ class Bench {
   base::Stream draw_{1, "caption_bench"};
   std::vector<float> image_;
   models::Inputs inputs_;
-  std::vector<double> seconds_, products_;  // of each job
+  std::vector<double> seconds_, products_;                      // of each job
+  std::array<device::OpCost, device::Queue::kMaxOps> costs_{};  // of the last job
+  double parts_ = 1;  // of costs_: the job, or its token steps
 };
 
 models::TextList Bench::texts() const {
@@ -157,6 +162,7 @@ void Bench::time(models::ForwardPass& pass,
   nn::Context ctx = context(queue_, arena);
   for (int64_t j = 0; j <= job_.jobs; ++j) {
     kernels::reset_gemm_uses();
+    queue_.reset_costs();
     base::Stopwatch watch;
     for (int64_t first = 0; first < job_.images; first += job_.batch)
       run_batch(ctx, std::min(job_.batch, job_.images - first));
@@ -165,6 +171,7 @@ void Bench::time(models::ForwardPass& pass,
     products_.push_back(0);
     for (const kernels::GemmUse& use : kernels::gemm_uses()) products_.back() += use.seconds;
   }
+  costs_ = queue_.costs();
   std::ranges::sort(seconds_);
   std::ranges::sort(products_);
 }
@@ -219,6 +226,7 @@ std::string Bench::decode() {
   // A caption of one token costs the encoding and one step; the rest are steps.
   const double all = seconds_[seconds_.size() / 2];
   const std::vector<double> products = products_;
+  const auto costs = costs_;
   options.max_length = 1;
   seconds_.clear();
   products_.clear();
@@ -229,6 +237,13 @@ std::string Bench::decode() {
                batches = double((job_.images + job_.batch - 1) / job_.batch),
                step = (all - one) / double(job_.tokens - 1) / batches,
                bandwidth = read_bandwidth(job_.threads);
+  for (size_t i = 0; i < costs.size(); ++i) {
+    costs_[i] = {.calls = costs[i].calls - costs_[i].calls,
+                 .flops = costs[i].flops - costs_[i].flops,
+                 .bytes = costs[i].bytes - costs_[i].bytes,
+                 .seconds = costs[i].seconds - costs_[i].seconds};
+  }
+  parts_ = double(job_.tokens - 1) * batches;
   double multiplied = 0, seconds = 0;
   for (const kernels::GemmUse& use : kernels::gemm_uses()) {
     multiplied += double(use.m * use.n * use.k) * double(use.calls);
@@ -250,6 +265,11 @@ int Bench::run() {
     fmt::print("m {:5} n {:6} k {:5}  {:6} calls {:8.1f} ms {:7.1f} GFLOP/s\n", use.m, use.n, use.k,
                use.calls, use.seconds * 1e3,
                2e-9 * double(use.m * use.n * use.k) * double(use.calls) / use.seconds);
+  for (size_t i = 0; i < size_t(kernels::Op::count); ++i)
+    if (costs_[i].calls)
+      fmt::print("{:<22}{:8.1f} calls{:10.3f} ms{:8.2f} GB/s\n", kernels::name_of(kernels::Op(i)),
+                 double(costs_[i].calls) / parts_, costs_[i].seconds / parts_ * 1e3,
+                 double(costs_[i].bytes) / costs_[i].seconds * 1e-9);
   fmt::print(
       "{{\"job\": \"{}\", \"workload\": \"{}\", \"dtype\": \"{}\", \"threads\": {}, \"images\": "
       "{}, \"batch\": {}, \"tokens\": {}, \"ms_per_step\": {:.1f}, \"products_ms\": {:.1f}, {}}}\n",
