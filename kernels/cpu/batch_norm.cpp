@@ -105,6 +105,16 @@ void sum_blocks(const View& out, int64_t parts, int64_t rows, int64_t columns, d
   });
 }
 
+// Before a store, processors read the line of memory that it changes, unless whole lines are stored
+// past the caches. That pays for results that are larger than the caches.
+constexpr int64_t kLargeResult = int64_t{8} << 20;  // bytes
+
+bool streams_past_caches(const View& y, int64_t columns) {
+  constexpr int64_t kLine = 64;
+  return y.bytes() >= kLargeResult && reinterpret_cast<uintptr_t>(y.data) % kLine == 0 &&
+         columns * device::size_of(y.type) % kLine == 0;
+}
+
 int64_t doubles_of_blocks(int64_t parts, int64_t rows, int64_t columns) {
   return parts * RowBlocks(rows).count() * 2 * padded(columns);
 }
@@ -167,6 +177,7 @@ void run_cpu(const BatchNormForward& a, Queue& queue) {
   Room room(queue, (two ? 4 : 2) * a.groups * padded(n) * 4);
   const Factors own(a.norm, a.groups, n, room);
   const Factors other = two ? Factors(a.shortcut_norm, a.groups, n, room) : Factors(own);
+  const bool streams = streams_past_caches(a.y, n) && a.y.data != a.x.data;
   vector_table().with(a.y.type, [&](const auto& loops, auto element) {
     using T = decltype(element);
     for_group_rows(queue, a.groups, a.rows, n, [&](int64_t g, int64_t begin, int64_t end) {
@@ -181,7 +192,8 @@ void run_cpu(const BatchNormForward& a, Queue& queue) {
            .shortcut_shift = two ? other.shift + table : nullptr,
            .rows = end - begin,
            .columns = n,
-           .relu = a.relu});
+           .relu = a.relu,
+           .streams = streams});
     });
   });
 }
@@ -238,6 +250,7 @@ void run_cpu(const BatchNormBackward& a, Queue& queue) {
       offset[g * stride + j] =
           float(factor * (double(a.norm.mean.f32()[g * n + j]) * steep - of_g));
     }
+  const bool streams = streams_past_caches(a.dx, n) && a.dx.data != a.dy.data;
   vector_table().with(a.dx.type, [&](const auto& loops, auto element) {
     using T = decltype(element);
     for_group_rows(queue, a.groups, a.rows, n, [&](int64_t g, int64_t begin, int64_t end) {
@@ -251,7 +264,8 @@ void run_cpu(const BatchNormBackward& a, Queue& queue) {
                                  .offset = offset + table,
                                  .rows = end - begin,
                                  .columns = n,
-                                 .relu = a.relu});
+                                 .relu = a.relu,
+                                 .streams = streams});
     });
   });
 }

@@ -80,8 +80,17 @@ KERNELS_INLINE void store_columns(T* p, V a, int64_t part) {
     store(p, a);
 }
 
+// Stores whole vectors past the caches if kStreams.
+template <bool kStreams, class T>
+KERNELS_INLINE void put(T* p, V a, int64_t part) {
+  if constexpr (kStreams)
+    stream(p, a);
+  else
+    store_columns(p, a, part);
+}
+
 // ---- forward
-template <class T>
+template <bool kStreams, class T>
 KERNELS_INLINE void normalise(const BatchNormRows<T>& a, int64_t at, int64_t j, int64_t part) {
   V v = fma(load_columns(a.x + at, part), load(a.factor + j), load(a.shift + j));
   if (a.shortcut) {
@@ -89,16 +98,24 @@ KERNELS_INLINE void normalise(const BatchNormRows<T>& a, int64_t at, int64_t j, 
     v = v +
         (a.shortcut_factor ? fma(s, load(a.shortcut_factor + j), load(a.shortcut_shift + j)) : s);
   }
-  store_columns(a.y + at, a.relu ? max(zero(), v) : v, part);
+  if (a.relu) v = max(zero(), v);
+  put<kStreams>(a.y + at, v, part);
+}
+
+template <bool kStreams, class T>
+KERNELS_INLINE void normalise_rows(const BatchNormRows<T>& a) {
+  const int64_t n = a.columns, whole = n / kLanes * kLanes, part = n - whole;
+  for (int64_t r = 0; r < a.rows; ++r) {
+    for (int64_t j = 0; j < whole; j += kLanes) normalise<kStreams>(a, r * n + j, j, 0);
+    if (!kStreams && part) normalise<false>(a, r * n + whole, whole, part);
+  }
 }
 
 template <class T>
 void batch_norm_forward(const BatchNormRows<T>& a) {
-  const int64_t n = a.columns, whole = n / kLanes * kLanes, part = n - whole;
-  for (int64_t r = 0; r < a.rows; ++r) {
-    for (int64_t j = 0; j < whole; j += kLanes) normalise(a, r * n + j, j, 0);
-    if (part) normalise(a, r * n + whole, whole, part);
-  }
+  if (!a.streams) return normalise_rows<false>(a);
+  normalise_rows<true>(a);
+  _mm_sfence();  // other threads read y after this
 }
 
 // ---- sums
@@ -208,22 +225,29 @@ void batch_norm_gradient_sums(const BatchNormGradientSumRows<T>& a) {
 }
 
 // ---- backward
-template <class T>
+template <bool kStreams, class T>
 KERNELS_INLINE void propagate(const BatchNormGradientRows<T>& a, int64_t at, int64_t j,
                               int64_t part) {
   const V x = load_columns(a.x + at, part), factor = load(a.factor + j);
   V g = load_columns(a.dy + at, part);
   if (a.relu) g = where_above(fma(x, factor, load(a.shift + j)), zero(), g);
-  store_columns(a.dx + at, fma(g, factor, fma(x, load(a.slope + j), load(a.offset + j))), part);
+  put<kStreams>(a.dx + at, fma(g, factor, fma(x, load(a.slope + j), load(a.offset + j))), part);
+}
+
+template <bool kStreams, class T>
+KERNELS_INLINE void propagate_rows(const BatchNormGradientRows<T>& a) {
+  const int64_t n = a.columns, whole = n / kLanes * kLanes, part = n - whole;
+  for (int64_t r = 0; r < a.rows; ++r) {
+    for (int64_t j = 0; j < whole; j += kLanes) propagate<kStreams>(a, r * n + j, j, 0);
+    if (!kStreams && part) propagate<false>(a, r * n + whole, whole, part);
+  }
 }
 
 template <class T>
 void batch_norm_backward(const BatchNormGradientRows<T>& a) {
-  const int64_t n = a.columns, whole = n / kLanes * kLanes, part = n - whole;
-  for (int64_t r = 0; r < a.rows; ++r) {
-    for (int64_t j = 0; j < whole; j += kLanes) propagate(a, r * n + j, j, 0);
-    if (part) propagate(a, r * n + whole, whole, part);
-  }
+  if (!a.streams) return propagate_rows<false>(a);
+  propagate_rows<true>(a);
+  _mm_sfence();  // other threads read dx after this
 }
 
 }  // namespace

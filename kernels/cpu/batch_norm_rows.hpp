@@ -16,6 +16,7 @@ struct BatchNormRows {
   const float *shortcut_factor, *shortcut_shift;  // [columns]; null: 1 and 0
   int64_t rows, columns;
   bool relu;
+  bool streams;  // y goes past the caches; its rows are whole lines of the caches
 };
 
 // The loop of sums adds to `first` and `second`: x and x^2, or g and g * (x - mean).
@@ -43,7 +44,8 @@ struct BatchNormGradientRows {
   const T *dy, *x;
   const float *factor, *shift, *slope, *offset;  // [columns]
   int64_t rows, columns;
-  bool relu;  // g is 0 where x * factor + shift is not above 0
+  bool relu;     // g is 0 where x * factor + shift is not above 0
+  bool streams;  // dx goes past the caches; its rows are whole lines of the caches
 };
 
 }  // namespace kernels

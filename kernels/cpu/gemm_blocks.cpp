@@ -31,6 +31,13 @@ constexpr int64_t kWorthHalving = int64_t{2} << 20;     // multiply-adds; smalle
 
 bool packs_in_each_call() { return !onednn_has_avx512(); }
 
+// Rows of a need not begin on whole vectors, unless they are columns in memory. Small units leave
+// blocks more equal, so that no thread waits.
+int64_t unit_of_rows(const GemmKey& key) {
+  constexpr int64_t kRows = 4;
+  return key.fixed_order || key.trans_a ? Cut::kUnit : kRows;
+}
+
 }  // namespace
 
 bool runs_in_blocks(const GemmKey& key) {
@@ -66,7 +73,7 @@ std::vector<RowBlock> cut_rows(const GemmKey& key) {
     if (begin < key.m) out.push_back({begin, std::min(room, key.m - begin), room});
   };
   if (!key.rows_alike) {
-    const Cut cut = Cut::equal(key.m, block_size(key).rows);
+    const Cut cut = Cut::equal(key.m, block_size(key).rows, unit_of_rows(key));
     for (int64_t i = 0; i < cut.count(); ++i) add(cut.size(i));
     return out;
   }

@@ -41,8 +41,8 @@ struct Cut {
   static constexpr int64_t kUnit = 16;
   int64_t length, block;
   // Returns equal blocks of about `target`.
-  static Cut equal(int64_t length, int64_t target) {
-    return {length, base::round_up(base::ceil_div(length, base::ceil_div(length, target)), kUnit)};
+  static Cut equal(int64_t length, int64_t target, int64_t unit = kUnit) {
+    return {length, base::round_up(base::ceil_div(length, base::ceil_div(length, target)), unit)};
   }
   int64_t count() const { return base::ceil_div(length, block); }
   int64_t size(int64_t i) const { return std::min(block, length - i * block); }

@@ -11,7 +11,6 @@
 #include "kernels/cpu/vector_table.hpp"
 
 namespace kernels {
-
 GemmPlan::GemmPlan(const GemmKey& key)
     : key_(key),
       in_blocks_(runs_in_blocks(key)),

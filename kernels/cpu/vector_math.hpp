@@ -23,6 +23,8 @@ using Words = __m512i;  // 32-bit lanes
 
 KERNELS_INLINE V load(const float* p) { return _mm512_loadu_ps(p); }
 KERNELS_INLINE void store(float* p, V a) { _mm512_storeu_ps(p, a); }
+// Stores past the caches, to multiples of the size that is stored.
+KERNELS_INLINE void stream(float* p, V a) { _mm512_stream_ps(p, a); }
 KERNELS_INLINE V load(const uint16_t* p) {  // bfloat16
   __m256i narrow = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(narrow), 16));
@@ -38,6 +40,9 @@ KERNELS_INLINE Words bf16_bits(V a) {
 }
 KERNELS_INLINE void store(uint16_t* p, V a) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(bf16_bits(a)));
+}
+KERNELS_INLINE void stream(uint16_t* p, V a) {
+  _mm256_stream_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(bf16_bits(a)));
 }
 KERNELS_INLINE __mmask16 first_lanes(int64_t n) { return __mmask16((1u << n) - 1); }
 KERNELS_INLINE V load_part(const float* p, int64_t n) {
@@ -113,6 +118,7 @@ alignas(32) constexpr int32_t kLaneMask[16] = {-1, -1, -1, -1, -1, -1, -1, -1,
 
 KERNELS_INLINE V load(const float* p) { return _mm256_loadu_ps(p); }
 KERNELS_INLINE void store(float* p, V a) { _mm256_storeu_ps(p, a); }
+KERNELS_INLINE void stream(float* p, V a) { _mm256_stream_ps(p, a); }
 KERNELS_INLINE V load(const uint16_t* p) {
   __m128i narrow = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(narrow), 16));
@@ -130,6 +136,7 @@ KERNELS_INLINE void store(uint16_t* p, V a) {
   r = _mm256_permute4x64_epi64(_mm256_packus_epi32(r, r), 0x08);
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_castsi256_si128(r));
 }
+KERNELS_INLINE void stream(uint16_t* p, V a) { store(p, a); }
 KERNELS_INLINE __m256i first_lanes(int64_t n) {
   return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(kLaneMask + 8 - n));
 }

@@ -18,12 +18,15 @@ constexpr int64_t kSteps = 128;  // of a panel, so that some panels fit the firs
 // The most output and input channels of a part. Its sums for one pixel of the window, and the
 // panels of dy, fit the second-level cache.
 constexpr int64_t kOutputs = 256, kInputs = 128;
+// The sums of a part's splits are added in so many pieces of work.
+constexpr int64_t kBlocksOfPart = 8;
 // With fewer parts, positions are split as well. The sums of splits are added in order.
 constexpr int64_t kLeastJobs = 8;
 // Channels, and positions in an image, from which on (up to which: few) tiles are faster.
-constexpr int64_t kManyOutputs = 512, kFewPositions = 49;                        // large windows
-constexpr int64_t kWideInputs = 128;                                             // with strides
-constexpr int64_t kManyPositions = 784, kWideOutputs = 128, kManyInputs = 1024;  // single pixels
+constexpr int64_t kManyOutputs = 256, kManyNarrowOutputs = 512,
+                  kFewPositions = 49;                        // large windows
+constexpr int64_t kManyPositions = 784, kWideOutputs = 128;  // single pixels
+constexpr int64_t kFewInputs = 256, kManyInputs = 1024;      // single pixels with strides
 
 int64_t whole_lines(int64_t bytes) { return base::round_up(bytes, 64); }
 
@@ -71,12 +74,17 @@ class WeightGradient {
       const int worker = omp_get_thread_num();
       float* const to = sums_at(d.splits > 1 ? job : worker);
       add_job(job, to, own_of(owned + worker * own));
-      if (d.splits == 1) write(job, to, 0);
+      if (d.splits == 1) write(part_of(job), 0, part_of(job).outputs, to, 0);
     }
     if (d.splits == 1) return;
+    const int64_t blocks = d.parts() * kBlocksOfPart;
 #pragma omp parallel for num_threads(workers) schedule(dynamic, 1)
-    for (int64_t part = 0; part < d.parts(); ++part)
-      write(part, sums_at(part * d.splits), sums / int64_t(sizeof(float)));
+    for (int64_t i = 0; i < blocks; ++i) {
+      const int64_t number = i / kBlocksOfPart, block = i % kBlocksOfPart;
+      const Part part = part_of(number);
+      write(part, part.outputs * block / kBlocksOfPart, part.outputs * (block + 1) / kBlocksOfPart,
+            sums_at(number * d.splits), sums / int64_t(sizeof(float)));
+    }
   }
 
  private:
@@ -242,19 +250,30 @@ class WeightGradient {
       }
   }
 
-  // Writes, or adds, the sums of a part's splits, which lie `step` floats apart, to dw.
-  void write(int64_t number, const float* sums, int64_t step) const {
-    const Part part = part_of(number);
-    const int64_t taps = division_.taps, of_tap = part.outputs * part.inputs;
-    for (int64_t o = 0; o < part.outputs; ++o) {
-      float* to = a_.dw.f32() + ((part.output + o) * a_.shape.in + part.input) * taps;
-      for (int64_t i = 0; i < part.inputs; ++i)
-        for (int64_t tap = 0; tap < taps; ++tap, ++to) {
-          const float* from = sums + tap * of_tap + o * part.inputs + i;
-          float sum = *from;
-          for (int64_t s = 1; s < division_.splits; ++s) sum += from[s * step];
-          *to = a_.write == Write::accumulate ? *to + sum : sum;
+  // Writes, or adds, output channels [begin, end) of a part to dw. The sums of splits lie `step`
+  // floats apart.
+  void write(const Part& part, int64_t begin, int64_t end, const float* sums, int64_t step) const {
+    const int64_t taps = division_.taps, n = part.inputs;
+    const bool add = a_.write == Write::accumulate;
+    for (int64_t o = begin; o < end; ++o) {
+      float* const to = a_.dw.f32() + ((part.output + o) * a_.shape.in + part.input) * taps;
+      for (int64_t tap = 0; tap < taps; ++tap) {
+        const float* const from = sums + (tap * part.outputs + o) * n;
+        float row[kInputs];
+        std::copy_n(from, n, row);
+        for (int64_t s = 1; s < division_.splits; ++s)
+#pragma omp simd
+          for (int64_t i = 0; i < n; ++i) row[i] += from[s * step + i];
+        if (taps == 1) {
+#pragma omp simd
+          for (int64_t i = 0; i < n; ++i) to[i] = add ? to[i] + row[i] : row[i];
+        } else {
+          for (int64_t i = 0; i < n; ++i) {
+            float& sum = to[i * taps + tap];
+            sum = add ? sum + row[i] : row[i];
+          }
         }
+      }
     }
   }
 
@@ -270,10 +289,10 @@ bool pays(const ConvolutionShape& s, bool narrow) {
   const Window& w = s.window;
   const int64_t positions = w.out_height() * w.out_width();
   if (w.kernel_height * w.kernel_width > 1)
-    return (s.out >= kManyOutputs && positions <= kFewPositions) ||
-           (!narrow && w.stride > 1 && s.in >= kWideInputs && positions > kFewPositions);
+    return (s.out >= (narrow ? kManyNarrowOutputs : kManyOutputs) && positions <= kFewPositions) ||
+           (!narrow && w.stride > 1);
   return (positions >= kManyPositions && s.out >= kWideOutputs) ||
-         (w.stride > 1 && s.in >= kManyInputs);
+         (w.stride > 1 && (s.in <= kFewInputs || s.in >= kManyInputs));
 }
 
 }  // namespace

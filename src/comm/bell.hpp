@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A word in memory on which threads sleep until somebody rings. In memory that processes share, a
-// thread of one process wakes threads of another. Memory of zeros is a bell.
+// Memory on which threads sleep until somebody rings. If processes share it, a thread of one
+// process wakes threads of another. Memory of zeros is a bell.
 #pragma once
 
 #include <atomic>
@@ -14,15 +14,18 @@ class Bell {
  public:
   using Span = std::chrono::nanoseconds;
 
-  // Wakes all threads that wait.
+  // Wakes all threads that wait, unless somebody attends to what they wait for.
   void ring();
+  // Somebody looks for work all the time, so that rings need no system call. After attend(false) it
+  // looks once more, and rings if there is work.
+  void attend(bool here) { attended_.store(here); }
   // How often it has rung. Ask before you look whether there is work, so that no ring is missed.
   uint32_t heard() const { return rung_.load(); }
   // Waits until it has rung since it was `heard`, or for `most`. May end early.
   void wait(uint32_t heard, std::optional<Span> most);
 
  private:
-  std::atomic<uint32_t> rung_{0};
+  std::atomic<uint32_t> rung_{0}, attended_{0}, sleepers_{0};
 };
 
 }  // namespace comm

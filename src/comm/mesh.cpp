@@ -60,9 +60,9 @@ void MeshOptions::bind(config::Table& t) {
       .unit("s")
       .on_resume(config::OnResume::may_change);
   t.key("bucket_mb", bucket_mb,
-        "gradients of small neighbouring units are exchanged together, up to this size; 0 = each "
-        "unit alone; for parameters and optimizer that are replicated, at determinism.level "
-        "\"run\"")
+        "gradients of small neighbouring units are exchanged together, up to this size, and those "
+        "of one block; 0 = each unit alone; for parameters and optimizer that are replicated, at "
+        "determinism.level \"run\"")
       .min(0)
       .max(1 << 20)
       .unit("MiB")

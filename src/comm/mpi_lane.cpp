@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "base/clock.hpp"
 #include "base/signals.hpp"
 
 namespace comm {
@@ -17,6 +18,9 @@ constexpr double kMoved_s = 4e-6, kMovedPerExchange_s = 1e-6;
 // The rest after a poll that moved nothing. A shorter one would cost the computing thread on the
 // same core more than exchanges gain.
 constexpr std::chrono::microseconds kRest{200};
+// How long the main thread polls before it sleeps, and how long it then sleeps at most.
+constexpr double kPatience_s = 100e-6;
+constexpr std::chrono::milliseconds kLongestSleep{1};
 
 // Seconds that this thread has computed. Others may have had the core in between.
 double computed_s() {
@@ -36,6 +40,7 @@ void MpiLane::stop() {
     std::lock_guard lock(mutex_);
     stop_ = true;
   }
+  bell_.attend(false);  // the main thread may wait for an exchange while another one stops the job
   bell_.ring();
   if (thread_.joinable()) thread_.join();
 }
@@ -72,14 +77,25 @@ void MpiLane::wake() {
   if (needed) bell_.ring();
 }
 
+// A thread that only yields keeps its core from the ranks that share it, for up to a millisecond at
+// a time. So this one sleeps if it can be rung, after a while in which an answer is likely.
 void MpiLane::wait_until(const std::function<bool()>& done) {
   const Here here(*this);
+  base::Stopwatch watch;
   std::unique_lock lock(mutex_);
   while (!done() && !error_) {
+    const uint32_t heard = bell_.heard();
     poll();
     if (done()) break;
+    const bool can_sleep = !busy() && watch.seconds() > kPatience_s;
     lock.unlock();
-    sched_yield();
+    if (can_sleep) {
+      bell_.attend(false);
+      bell_.wait(heard, kLongestSleep);
+      bell_.attend(true);
+    } else {
+      sched_yield();
+    }
     lock.lock();
   }
   if (error_) std::rethrow_exception(error_);

@@ -58,14 +58,19 @@ class MpiLane {
   Background background();
 
  private:
-  // While it exists, the background thread leaves the lock to the main thread.
+  // While it exists, the background thread leaves the lock to the main thread, and other ranks need
+  // not wake it. Call wake() when it has gone.
   class Here {
    public:
-    explicit Here(MpiLane& lane) : lane_(lane) { lane_.main_here_ = true; }
-    ~Here() { lane_.main_here_ = false; }
+    explicit Here(MpiLane& lane) : lane_(lane) { set(true); }
+    ~Here() { set(false); }
     Here(const Here&) = delete;
 
    private:
+    void set(bool here) {
+      lane_.main_here_ = here;
+      lane_.bell_.attend(here);
+    }
     MpiLane& lane_;
   };
   void add(Work& work);  // needs the lock

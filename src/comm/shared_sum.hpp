@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// All-reduces of memory that the ranks of a node share. Each rank adds up one part of all ranks'
-// numbers where they lie, and writes the sums back to all of them. No message is sent. Only the
-// communicator includes this file.
+// All-reduces of memory that the ranks of a node share. Ranks add up pieces of all ranks' numbers
+// where they lie, and write the sums back to all of them. No message is sent. Only the communicator
+// includes this file.
 //
-// Sums follow the binary tree over the ranks, neighbours first. A number of ranks that is no power
-// of two leaves the tree's right end out. These are the bits of Open MPI's all-reduce in place.
+// Each rank has a part of the pieces. When it has added these up, it takes those that the others
+// have not begun. So no rank waits for another one to get its core. Sums follow the binary tree
+// over the ranks, neighbours first. A number of ranks that is no power of two leaves the tree's
+// right end out. These are the bits of Open MPI's all-reduce in place.
 #pragma once
 
 #include <mpi.h>
@@ -18,51 +20,68 @@
 
 namespace comm {
 
-// The ranks of a communicator, all on one node, and how far each of them is. All begin the same
-// exchanges in the same order, and add up their parts in that order, so two counts tell all.
+// The ranks of a communicator, all on one node, and how far their exchanges are. All ranks begin
+// the same exchanges in the same order.
 class SharedGroup {
  public:
   // All ranks of the node call, each with its group. Null if the group's ranks share no memory.
   static std::unique_ptr<SharedGroup> make(NodeMemory& node, MPI_Comm comm);
 
   int size() const { return int(node_ranks_.size()); }
-  int rank() const { return rank_; }
   int node_rank(int rank) const { return node_ranks_[size_t(rank)]; }
+  void ring_others();
 
-  // Counts this rank's next exchange, whose numbers all lie in their memory. Wakes the other ranks
-  // if they have waited for this one. Returns the exchange's number.
-  int64_t begin();
-  bool all_began(int64_t exchange) const { return least(&Progress::began) > exchange; }
-  bool all_summed(int64_t exchange) const { return least(&Progress::summed) > exchange; }
-  // True if this rank has added up its parts of all exchanges before this one, and not of it.
-  bool is_next(int64_t exchange) const { return own().summed.load() == exchange; }
-  // Counts this rank's part of its next exchange. Wakes the other ranks if it was the last part.
-  void summed();
+  // An exchange: every rank's part has `pieces`. Counts of pieces are never reset. Those of an
+  // exchange begin at `first` for each rank.
+  struct Exchange {
+    int64_t number = 0, first = 0, pieces = 0;
+  };
+  // Counts this rank's next exchange. Its numbers all lie in their memory.
+  Exchange begin(int64_t pieces);
+  bool all_began(const Exchange& exchange) const;
+  // Returns the number of a piece that nobody has taken, or -1.
+  int64_t take(const Exchange& exchange);
+  bool can_take(const Exchange& exchange) const;
+  // Counts a piece whose sums all ranks have. Wakes the other ranks if it was the last one.
+  void summed(const Exchange& exchange);
+  bool all_summed(const Exchange& exchange) const;
 
  private:
-  // Lies in shared memory. Only the rank it belongs to writes it.
-  struct Progress {
-    alignas(64) std::atomic<int64_t> began;
-    alignas(64) std::atomic<int64_t> summed;
+  static constexpr int64_t kSlots = 64;  // exchanges in flight at most; they use slots in turn
+  // Lies in shared memory, one for each rank.
+  struct Shared {
+    alignas(64) std::atomic<int64_t> began;  // exchanges
+    struct alignas(64) Slot {
+      std::atomic<int64_t> taken;   // pieces of this rank's part
+      std::atomic<int64_t> summed;  // pieces of all ranks, counted by the first rank
+    } slots[kSlots];
   };
   SharedGroup() = default;
-  Progress& own() const { return *progress_[size_t(rank_)]; }
-  int64_t least(std::atomic<int64_t> Progress::*count) const;
-  void ring_others();
+  bool has_left(const Exchange& exchange, int rank) const;
+  std::atomic<int64_t>& taken(const Exchange& exchange, int rank) const {
+    return shared_[size_t(rank)]->slots[exchange.number % kSlots].taken;
+  }
+  std::atomic<int64_t>& count_of_summed(const Exchange& exchange) const {
+    return shared_.front()->slots[exchange.number % kSlots].summed;
+  }
 
   NodeMemory* node_ = nullptr;
   std::shared_ptr<SharedParts> memory_;
-  std::vector<Progress*> progress_;
+  std::vector<Shared*> shared_;  // by rank of the group
   std::vector<int> node_ranks_;
   int rank_ = 0;
+  std::vector<int64_t> first_ = std::vector<int64_t>(kSlots, 0);  // of each slot's next exchange
 };
 
 // One all-reduce, which never waits: `advance` does what can be done now.
+//
+// The rank that begins last wakes the others when it advances. A wake takes a system call of 20 us,
+// and begin() runs in the thread that computes.
 class SharedSum {
  public:
   // `view` lies in this rank's part of `parts`, and at the same place in those of the others.
   void begin(SharedGroup& group, const SharedParts& parts, int node_rank, const device::View& view);
-  // Adds up one piece, if it is this rank's turn. True when all ranks have the sums.
+  // Adds up one piece, if one is left. True when all ranks have the sums.
   bool advance();
   // True if there is nothing to do before another rank rings this one's bell.
   bool idle() const;
@@ -72,7 +91,9 @@ class SharedSum {
   void add_up(int64_t begin, int64_t count);
 
   SharedGroup* group_ = nullptr;
-  int64_t number_ = 0, next_ = 0, end_ = 0;  // elements of this rank's part
+  SharedGroup::Exchange exchange_;
+  bool wakes_ = false;  // the others, who may sleep
+  int64_t count_ = 0;   // elements
   device::DType type_ = device::DType::f32;
   std::vector<char*> views_;  // of the group's ranks
 };

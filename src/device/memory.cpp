@@ -16,12 +16,13 @@ namespace {
 constexpr int64_t kAlign = 64;
 // address offset of the high end of a measuring arena
 constexpr int64_t kFakeEnd = int64_t{1} << 46;
-constexpr int64_t kHugePage = 2 << 20;
+constexpr int64_t kHugePage = 2 << 20, kSmallPage = 4 << 10;
 
 // Large memory is in huge pages if the system grants them. Products that stream through hundreds of
 // megabytes would otherwise spend noticeable time on address translation, above all on virtual
 // machines. The system zeroes a page at its first touch, near the thread that computes there, and
-// not before a run needs it.
+// not before a run needs it. The rest behind the last whole huge page is in small pages: dozens of
+// tensors would otherwise waste a megabyte each.
 bool is_large(int64_t bytes) { return bytes >= kHugePage; }
 
 void* allocate_zeroed(int64_t bytes) {
@@ -30,7 +31,7 @@ void* allocate_zeroed(int64_t bytes) {
     if (data) std::memset(data, 0, size_t(bytes));
     return data;
   }
-  const size_t whole = size_t(base::round_up(bytes, kHugePage)), room = whole + size_t(kHugePage);
+  const size_t whole = size_t(base::round_up(bytes, kSmallPage)), room = whole + size_t(kHugePage);
   void* mapped = ::mmap(nullptr, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapped == MAP_FAILED) return nullptr;
   char *begin = static_cast<char*>(mapped), *end = begin + room;
@@ -45,7 +46,7 @@ void* allocate_zeroed(int64_t bytes) {
 
 void release(void* data, int64_t bytes) {
   if (is_large(bytes))
-    ::munmap(data, size_t(base::round_up(bytes, kHugePage)));
+    ::munmap(data, size_t(base::round_up(bytes, kSmallPage)));
   else
     std::free(data);
 }

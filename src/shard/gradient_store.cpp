@@ -68,15 +68,20 @@ GradientStore::~GradientStore() {
 }
 
 // Small units whose gradients stay whole on this rank lie side by side, so that one exchange serves
-// them. Other units are exchanged alone.
+// them. So do those of one block, which are complete at the same time. Other units are exchanged
+// alone.
 void GradientStore::add_to_bucket(int unit, int64_t bucket_bytes) {
   UnitState& s = units_[size_t(unit)];
   const Unit& u = fabric_.layout.units()[size_t(unit)];
   auto joins = [&](int other) {
     return units_[size_t(other)].local && !scattered(fabric_.layout.units()[size_t(other)]);
   };
+  auto has_room = [&](const Bucket& b) {
+    const bool of_block = fabric_.layout.units()[size_t(b.units.back())].block == u.block;
+    return bucket_bytes > 0 && (of_block || (b.elements + u.length) * 4 <= bucket_bytes);
+  };
   const bool joined = joins(unit) && !buckets_.empty() && joins(buckets_.back().units.front()) &&
-                      (buckets_.back().elements + u.length) * 4 <= bucket_bytes;
+                      has_room(buckets_.back());
   if (!joined) buckets_.emplace_back();
   Bucket& b = buckets_.back();
   s.bucket = int(buckets_.size()) - 1;

@@ -136,8 +136,9 @@ class WeightStore {
 class GradientStore {
  public:
   // `accumulation`: micro-batches per step. Units that accumulate on their rank and are not
-  // scattered share one exchange as long as they have at most `bucket_bytes` together. No bit
-  // depends on it unless the library's order of sums depends on the length.
+  // scattered share one exchange if they are of one block, or as long as they have at most
+  // `bucket_bytes` together. If it is 0, each unit is exchanged alone. No bit depends on it unless
+  // the library's order of sums depends on the length.
   GradientStore(Fabric fabric, int64_t accumulation, int64_t bucket_bytes = 0);
   ~GradientStore();  // waits for exchanges in flight
   GradientStore(const GradientStore&) = delete;

@@ -355,6 +355,7 @@ void Engine::run_passes(int64_t step, const Fill& fill, int64_t passes) {
              });
   {
     device::Range range("reduce");
+    sums_->begin_exchange();
     stores_.gradients->finish_step();
     sums_->finish_step(step);
   }

@@ -16,10 +16,18 @@ StepSums::StepSums(const models::Model& model, const Geometry& geometry, comm::M
       queue_(queue) {
   const device::Kind kind = queue.kind();
   const int64_t row = columns_ * device::size_of(DType::f64);
-  sums_ = device::Buffer(kind, ledger, "workspace", geometry.accumulation * row);
+  sums_ = mesh.shared_buffer(kind, ledger, "workspace", geometry.accumulation * row);
   if (geometry.slices > 1 || one_place)
     slice_sums_ = device::Buffer(kind, ledger, "workspace", geometry.slices * row);
   host_sums_ = device::Fetched(kind, row);
+}
+
+StepSums::~StepSums() {
+  // The exchange uses this memory. An error of it ends the job elsewhere.
+  try {
+    exchange_.wait();
+  } catch (const std::exception&) {
+  }
 }
 
 device::View StepSums::of_pass(int64_t m) const {
@@ -47,9 +55,14 @@ void StepSums::finish_pass(int64_t m) {
   device::copy(of_pass(m), slot(0), queue_);
 }
 
-void StepSums::finish_step(int64_t step) {
-  mesh_.fsdp->all_reduce(sums_.view(DType::f64).slice(0, geometry_.accumulation * columns_), queue_)
-      .wait();
+void StepSums::begin_exchange() {
+  exchange_ = mesh_.fsdp->all_reduce(
+      sums_.view(DType::f64).slice(0, geometry_.accumulation * columns_), queue_);
+  if (mesh_.shape.fsdp == 1) sum_over_replicas();
+}
+
+void StepSums::sum_over_replicas() {
+  exchange_.wait();
   auto add = [&](int into, int from) {
     kernels::run(kernels::AddSums{of_pass(into), of_pass(into), of_pass(from)}, queue_);
   };
@@ -59,7 +72,12 @@ void StepSums::finish_step(int64_t step) {
     tree.push(add);
   }
   tree.finish(add);
-  mesh_.replica->all_reduce(of_pass(0), queue_).wait();
+  exchange_ = mesh_.replica->all_reduce(of_pass(0), queue_);
+}
+
+void StepSums::finish_step(int64_t step) {
+  if (mesh_.shape.fsdp > 1) sum_over_replicas();
+  exchange_.wait();
   host_sums_.fetch(step, of_pass(0), queue_);
 }
 

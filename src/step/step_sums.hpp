@@ -17,12 +17,16 @@ class StepSums {
   // `one_place`: all passes write to one place, because graphs repeat them.
   StepSums(const models::Model& model, const Geometry& geometry, comm::Mesh& mesh,
            device::Queue& queue, device::Ledger& ledger, bool one_place);
+  ~StepSums();  // waits for an exchange in flight
+  StepSums(const StepSums&) = delete;
 
   const std::vector<models::Measure>& measures() const { return measures_; }
   // Returns the place for the sums of pass m, f64 [slices, columns].
   device::View place_of(int64_t m) const;
   // Adds up the slices of a queued pass.
   void finish_pass(int64_t m);
+  // Starts to add up the passes of all ranks, beside other exchanges.
+  void begin_exchange();
   // Adds up the passes of all ranks and starts the copy to the host.
   void finish_step(int64_t step);
   // Returns the loss of the finished step, f64 [1], in the queue's memory.
@@ -32,6 +36,7 @@ class StepSums {
 
  private:
   device::View of_pass(int64_t m) const;
+  void sum_over_replicas();
 
   std::vector<models::Measure> measures_;
   int64_t columns_;
@@ -41,6 +46,7 @@ class StepSums {
   device::Buffer sums_;        // by pass
   device::Buffer slice_sums_;  // slices of the current pass; empty if passes write to sums_
   device::Fetched host_sums_;  // a copy of the step's sums
+  comm::Ticket exchange_;      // of sums_
 };
 
 }  // namespace step

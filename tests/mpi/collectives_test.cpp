@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests communicators on real ranks (run with 1, 2, 3 and 4). The suite runs on whole worlds in
 // both orders of summation, on groups and on the mesh.
+#include <signal.h>
+#include <unistd.h>
+
 #include <bit>
 #include <chrono>
+#include <fstream>
+#include <iterator>
 #include <thread>
 
 #include "base/clock.hpp"
@@ -101,6 +106,38 @@ void shared_beside_main(comm::Session& session) {
   }
 }
 
+// Returns the letter with which the system describes what a process does; T: it is stopped.
+char state_of(const std::string& pid) {
+  std::ifstream in("/proc/" + pid + "/stat");
+  const std::string text(std::istreambuf_iterator<char>(in), {});
+  const size_t at = text.rfind(')');
+  return at == text.npos ? '?' : text[at + 2];
+}
+
+// A rank without a core holds nobody up: the others add up its part of an exchange it has begun.
+void shared_without_first(comm::Session& session) {
+  Comm& world = session.world();
+  if (session.exchange_text() != "mpi, sums in shared memory") return;
+  device::Ledger ledger;
+  const device::Buffer memory =
+      world.shared_buffer(device::Kind::cpu, ledger, "test", int64_t{4} << 20);
+  const device::View numbers = memory.view(DType::f32);
+  std::fill_n(numbers.f32(), numbers.count, 1.0f);
+  const std::string first = world.gather_text(std::to_string(::getpid())).front();
+  if (world.rank() > 0)
+    while (state_of(first) != 'T') std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  comm::Ticket ticket = world.all_reduce(numbers);
+  if (world.rank() == 0) ::raise(SIGSTOP);
+  ticket.wait();
+  expect(std::count(numbers.f32(), numbers.f32() + numbers.count, float(world.size())) ==
+             numbers.count,
+         "ranks that run add up everything");
+  if (world.rank() == 1) {
+    expect(state_of(first) == 'T', "the first rank is still stopped");
+    ::kill(std::stoi(first), SIGCONT);
+  }
+}
+
 int run(comm::Session& session, int, char**) {
   Comm& world = session.world();
   const int ranks = world.size();
@@ -129,6 +166,7 @@ int run(comm::Session& session, int, char**) {
   agreements(world);
   beside_main(session);
   shared_beside_main(session);
+  shared_without_first(session);
 
   // The group is ordered by key, not by world rank.
   auto reversed = session.split(5, ranks - 1 - world.rank(), SumOrder::library);

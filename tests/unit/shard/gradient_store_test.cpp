@@ -47,7 +47,8 @@ class LoggingComm : public SilentComm {
   std::vector<std::unique_ptr<Work>> works_;
 };
 
-// Three blocks of one tensor each, with 32, 64 and 96 elements, on one rank of a mesh.
+// Three blocks of one tensor each, with 32, 64 and 96 elements, on one rank of a mesh. The last
+// block may have a second unit.
 struct Rank {
   std::vector<std::string> log;
   std::vector<std::string>* ends = nullptr;  // receives what happens when the store is destroyed
@@ -58,11 +59,15 @@ struct Rank {
   std::unique_ptr<shard::GradientStore> store;
   shard::GradientStore& gradients;
 
-  static shard::Layout make_layout(Placement parameters, Placement optimizer, int fsdp) {
+  static shard::Layout make_layout(Placement parameters, Placement optimizer, int fsdp,
+                                   int64_t second_unit) {
     std::vector<shard::Parameter> all;
     for (int b = 0; b < 3; ++b)
       all.push_back(
           {.path = "p" + std::to_string(b), .shape = {32 * (b + 1)}, .init = {}, .block = b});
+    if (second_unit)
+      all.push_back(
+          {.path = "q", .shape = {second_unit}, .init = {}, .block = 2, .element_state_bytes = 4});
     shard::ShardingOptions options;
     options.parameters = parameters;
     options.optimizer = optimizer;
@@ -76,9 +81,9 @@ struct Rank {
     return m;
   }
   Rank(comm::MeshShape shape, Placement parameters, Placement optimizer, bool tree,
-       int64_t accumulation, int64_t bucket_elements)
+       int64_t accumulation, int64_t bucket_elements, int64_t second_unit = 0)
       : mesh(make_ranks(shape)),
-        layout(make_layout(parameters, optimizer, shape.fsdp)),
+        layout(make_layout(parameters, optimizer, shape.fsdp, second_unit)),
         store(std::make_unique<shard::GradientStore>(
             shard::Fabric{layout, mesh, queue, ledger, tree}, accumulation, bucket_elements * 4)),
         gradients(*store) {}
@@ -138,6 +143,17 @@ TEST(Exchanges, OfSmallUnitsAreJoined) {
   EXPECT_EQ(joined(159), (Log{"block 2", "fsdp 96", "block 1", "block 0", "fsdp 96"}));
   EXPECT_EQ(joined(160), (Log{"block 2", "block 1", "fsdp 160", "block 0", "fsdp 32"}));
   EXPECT_EQ(joined(192), (Log{"block 2", "block 1", "block 0", "fsdp 192"}));
+}
+
+TEST(Exchanges, OfABlockAreJoinedWhateverTheirSize) {
+  auto joined = [](int64_t bucket_elements) {
+    Rank rank({1, 2}, kWhole, kWhole, false, 1, bucket_elements, 128);
+    rank.gradients.begin_step();
+    return rank.backward(0, true);
+  };
+  EXPECT_EQ(joined(1), (Log{"block 2", "fsdp 224", "block 1", "fsdp 64", "block 0", "fsdp 32"}));
+  EXPECT_EQ(joined(0),
+            (Log{"block 2", "fsdp 96", "fsdp 128", "block 1", "fsdp 64", "block 0", "fsdp 32"}));
 }
 
 TEST(Exchanges, OfAShardedOptimizerBeginLikewise) {
