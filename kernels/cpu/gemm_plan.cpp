@@ -11,6 +11,7 @@
 #include "kernels/cpu/vector_table.hpp"
 
 namespace kernels {
+
 GemmPlan::GemmPlan(const GemmKey& key)
     : key_(key),
       in_blocks_(runs_in_blocks(key)),
