@@ -136,9 +136,11 @@ class Bench {
   base::Stream draw_{1, "caption_bench"};
   std::vector<float> image_;
   models::Inputs inputs_;
-  std::vector<double> seconds_, products_;                      // of each job
-  std::array<device::OpCost, device::Queue::kMaxOps> costs_{};  // of the last job
-  double parts_ = 1;  // of costs_: the job, or its token steps
+  std::vector<double> seconds_, products_;  // of each job
+  struct {
+    std::array<device::OpCost, device::Queue::kMaxOps> costs{};  // of the last job
+    double parts = 1;                                            // the job, or its token steps
+  } ops_;
 };
 
 models::TextList Bench::texts() const {
@@ -171,7 +173,7 @@ void Bench::time(models::ForwardPass& pass,
     products_.push_back(0);
     for (const kernels::GemmUse& use : kernels::gemm_uses()) products_.back() += use.seconds;
   }
-  costs_ = queue_.costs();
+  ops_.costs = queue_.costs();
   std::ranges::sort(seconds_);
   std::ranges::sort(products_);
 }
@@ -226,7 +228,7 @@ std::string Bench::decode() {
   // A caption of one token costs the encoding and one step; the rest are steps.
   const double all = seconds_[seconds_.size() / 2];
   const std::vector<double> products = products_;
-  const auto costs = costs_;
+  const auto costs = ops_.costs;
   options.max_length = 1;
   seconds_.clear();
   products_.clear();
@@ -238,12 +240,12 @@ std::string Bench::decode() {
                step = (all - one) / double(job_.tokens - 1) / batches,
                bandwidth = read_bandwidth(job_.threads);
   for (size_t i = 0; i < costs.size(); ++i) {
-    costs_[i] = {.calls = costs[i].calls - costs_[i].calls,
-                 .flops = costs[i].flops - costs_[i].flops,
-                 .bytes = costs[i].bytes - costs_[i].bytes,
-                 .seconds = costs[i].seconds - costs_[i].seconds};
+    ops_.costs[i] = {.calls = costs[i].calls - ops_.costs[i].calls,
+                     .flops = costs[i].flops - ops_.costs[i].flops,
+                     .bytes = costs[i].bytes - ops_.costs[i].bytes,
+                     .seconds = costs[i].seconds - ops_.costs[i].seconds};
   }
-  parts_ = double(job_.tokens - 1) * batches;
+  ops_.parts = double(job_.tokens - 1) * batches;
   double multiplied = 0, seconds = 0;
   for (const kernels::GemmUse& use : kernels::gemm_uses()) {
     multiplied += double(use.m * use.n * use.k) * double(use.calls);
@@ -266,10 +268,10 @@ int Bench::run() {
                use.calls, use.seconds * 1e3,
                2e-9 * double(use.m * use.n * use.k) * double(use.calls) / use.seconds);
   for (size_t i = 0; i < size_t(kernels::Op::count); ++i)
-    if (costs_[i].calls)
+    if (ops_.costs[i].calls)
       fmt::print("{:<22}{:8.1f} calls{:10.3f} ms{:8.2f} GB/s\n", kernels::name_of(kernels::Op(i)),
-                 double(costs_[i].calls) / parts_, costs_[i].seconds / parts_ * 1e3,
-                 double(costs_[i].bytes) / costs_[i].seconds * 1e-9);
+                 double(ops_.costs[i].calls) / ops_.parts, ops_.costs[i].seconds / ops_.parts * 1e3,
+                 double(ops_.costs[i].bytes) / ops_.costs[i].seconds * 1e-9);
   fmt::print(
       "{{\"job\": \"{}\", \"workload\": \"{}\", \"dtype\": \"{}\", \"threads\": {}, \"images\": "
       "{}, \"batch\": {}, \"tokens\": {}, \"ms_per_step\": {:.1f}, \"products_ms\": {:.1f}, {}}}\n",
