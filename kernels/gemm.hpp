@@ -35,7 +35,8 @@ struct Gemm {
   bool trans_a = false, trans_b = false;
   Write write = Write::overwrite;
   int64_t lda = 0, ldb = 0, ldc = 0;
-  View gelu{};     // optional [m, n] packed, of c's type: only with overwrite
+  // optional [m, n] packed, of c's type: only with overwrite; on CPUs it may be c
+  View gelu{};
   View gelu_of{};  // optional, with the shape and the conditions of gelu
   // optional f32 [n], with f32 c, packed b that is not transposed, and none of the above
   View sums{};
@@ -54,11 +55,12 @@ bool run_cpu_by_rows(std::span<const Gemm> products, Queue& queue);
 // Prepares run_cpu for the shape before its first use. The data need not exist.
 void prepare_cpu(const Gemm&, const Queue&);
 
-// CPUs multiply this many rows at a time if rows must be alike (Queue::rows_alike), and pad the
-// last ones. oneDNN's kernels take 4, 6, 8, 16 or 48 rows at a time, and others take the rest. A
-// multiple of 48 gives all rows one kernel. 144 rows reach 98 % of the speed of 224 (f32, AVX-512),
-// 96 reach 95 %.
-constexpr int64_t kAlikeRows = 144;
+// CPUs multiply this many rows at a time if rows must be alike (Queue::rows_alike). oneDNN's
+// kernels take 4, 6, 8, 16 or 48 rows at a time, and others take the rest. A multiple of 48 gives
+// all rows one kernel. 144 rows reach 98 % of the speed of 224 (f32, AVX-512), 96 reach 95 %. The
+// last blocks are smaller, so that threads get equally many units; rows of padding fill the last
+// unit.
+constexpr int64_t kAlikeUnit = 48, kAlikeRows = 3 * kAlikeUnit;
 
 bool is_one_kernel(const Gemm&);  // true if one kernel of cuBLASLt can do all of the product
 size_t cuda_scratch(const Gemm&);

@@ -119,10 +119,12 @@ void batch_norm_forward(const BatchNormRows<T>& a) {
 }
 
 // ---- sums
-// Loads columns of a row, and brings the same columns of the next kSumRows rows near.
+// Loads columns of a row, and brings the same columns of the next kSumRows rows near. Short rows
+// are fetched from further ahead: memory answers later than kSumRows of them are summed.
 template <class T>
 KERNELS_INLINE V load_ahead(const T* p, int64_t columns, int64_t part) {
-  __builtin_prefetch(p + kSumRows * columns, 0, 2);
+  constexpr int64_t kLeast = 8192 / int64_t(sizeof(T));
+  __builtin_prefetch(p + (kSumRows * columns > kLeast ? kSumRows * columns : kLeast), 0, 2);
   return load_columns(p, part);
 }
 

@@ -31,6 +31,13 @@ constexpr int64_t kWorthHalving = int64_t{2} << 20;     // multiply-adds; smalle
 
 bool packs_in_each_call() { return !onednn_has_avx512(); }
 
+// Rows of a need not begin on whole vectors, unless they are columns in memory. Small units leave
+// blocks more equal, so that no thread waits.
+int64_t unit_of_rows(const GemmKey& key) {
+  constexpr int64_t kRows = 4;
+  return key.fixed_order || key.trans_a ? Cut::kUnit : kRows;
+}
+
 }  // namespace
 
 bool runs_in_blocks(const GemmKey& key) {
@@ -57,6 +64,26 @@ BlockSize block_size(const GemmKey& key) {
   while (columns > kLeastColumns && few()) columns /= 2;
   while (rows > kLeastRows && few()) rows /= 2;
   return {rows, columns};
+}
+
+std::vector<RowBlock> cut_rows(const GemmKey& key) {
+  std::vector<RowBlock> out;
+  auto add = [&](int64_t room) {
+    const int64_t begin = out.empty() ? 0 : out.back().begin + out.back().room;
+    if (begin < key.m) out.push_back({begin, std::min(room, key.m - begin), room});
+  };
+  if (!key.rows_alike) {
+    const Cut cut = Cut::equal(key.m, block_size(key).rows, unit_of_rows(key));
+    for (int64_t i = 0; i < cut.count(); ++i) add(cut.size(i));
+    return out;
+  }
+  const int64_t units = base::ceil_div(key.m, kAlikeUnit), whole = kAlikeRows / kAlikeUnit,
+                threads = key.threads, left = units % (whole * threads);
+  for (int64_t i = 0; i < units / (whole * threads) * threads; ++i) add(kAlikeRows);
+  // The threads share the units that are left.
+  for (int64_t i = 0; i < std::min(left, threads); ++i)
+    add((left / threads + (i < left % threads)) * kAlikeUnit);
+  return out;
 }
 
 }  // namespace kernels

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <vector>
 
 #include "base/narrow.hpp"
 #include "kernels/cpu/gemm_key.hpp"
@@ -19,11 +20,20 @@ constexpr int64_t kRowsWorthCutting = 192;
 bool runs_in_blocks(const GemmKey& key);
 
 // Rows and columns of a block. With a fixed order they depend on the shape alone, else also on the
-// number of threads. Where rows are alike they depend on n alone, and the last block is padded.
+// number of threads. Where rows are alike, blocks have all columns.
 struct BlockSize {
   int64_t rows, columns;
 };
 BlockSize block_size(const GemmKey& key);
+
+// Rows [begin, begin + rows) of a product. `room`: with the rows of padding.
+struct RowBlock {
+  int64_t begin, rows, room;
+  bool operator==(const RowBlock&) const = default;
+};
+// Cuts the rows of a product. Where rows are alike, the room of a block is a multiple of
+// kAlikeUnit; else there is no padding, and only the last block may be smaller than the first.
+std::vector<RowBlock> cut_rows(const GemmKey& key);
 
 // Cuts a length into blocks. The last one may be shorter.
 struct Cut {

@@ -15,33 +15,38 @@ bool run_cpu_by_rows(std::span<const Gemm> products, Queue& queue) {
         products.size(), kMostByRows);
   GemmPlan* plan[kMostByRows] = {};
   GemmOperands operands[kMostByRows];
-  size_t scratch_bytes = 0;
+  size_t scratch_bytes = 0, packed_bytes = 0;
   for (size_t i = 0; i < products.size(); ++i) {
     const Gemm& a = products[i];
     check(a);
     if (a.m == 0 || a.n == 0 || a.k == 0 || a.trans_a || a.a.type == DType::f16 || !a.sums.none())
       return false;
     const GemmKey key = key_of(a, queue);
-    // Widening, packing or copying before the blocks would need scratch for all products at once.
-    const bool alone = (a.a.type == DType::bf16 && !key.narrow) || key.packed_b ||
-                       (key.residual && key.ldc != a.n);
+    // Widening or copying before the blocks would need scratch for all products at once.
+    const bool alone = (a.a.type == DType::bf16 && !key.narrow) || (key.residual && key.ldc != a.n);
     if (alone || !runs_in_blocks(key)) return false;
     plan[i] = &plan_for(key);
     operands[i] = operands_of(a, i, queue);
-    if (!plan[i]->by_rows() || plan[i]->row_blocks() != plan[0]->row_blocks() ||
-        plan[i]->rows_of_block() != plan[0]->rows_of_block())
-      return false;
+    if (!plan[i]->by_rows() || plan[i]->row_blocks() != plan[0]->row_blocks()) return false;
     scratch_bytes = std::max(scratch_bytes, plan[i]->scratch_bytes());
+    packed_bytes += plan[i]->packed_bytes();
   }
   const double begin = base::now_s();
   const int workers = plan[0]->workers(), count = int(products.size());
-  char* scratch = static_cast<char*>(queue.scratch(size_t(workers) * scratch_bytes + kScratchLine));
+  const int64_t blocks = int64_t(plan[0]->row_blocks().size());
+  const size_t workers_bytes = size_t(workers) * scratch_bytes + kScratchLine;
+  char* const scratch = static_cast<char*>(queue.scratch(workers_bytes + packed_bytes));
+  char* packed = scratch + workers_bytes;
+  for (int i = 0; i < count; ++i) {
+    plan[i]->pack_b(operands[i], packed);
+    packed += plan[i]->packed_bytes();
+  }
   double seconds[kMostByRows] = {};
   int status[kMostByRows] = {};
   {
     ThreadScope scope(1);  // the workers inherit it
 #pragma omp parallel for num_threads(workers) schedule(dynamic, 1) reduction(+ : seconds) reduction(max : status)
-    for (int64_t block = 0; block < plan[0]->row_blocks(); ++block) {
+    for (int64_t block = 0; block < blocks; ++block) {
       const int worker = omp_get_thread_num();
       double before = base::now_s();
       for (int i = 0; i < count; ++i) {

@@ -11,47 +11,39 @@
 #include "kernels/cpu/vector_table.hpp"
 
 namespace kernels {
-namespace {
-
-// Rows of a need not begin on whole vectors, unless they are columns in memory. Small units leave
-// blocks more equal, so that no thread waits.
-int64_t unit_of_rows(const GemmKey& key) {
-  constexpr int64_t kRows = 4;
-  return key.fixed_order || key.trans_a ? Cut::kUnit : kRows;
-}
-
-}  // namespace
 
 GemmPlan::GemmPlan(const GemmKey& key)
     : key_(key),
       in_blocks_(runs_in_blocks(key)),
       pads_(key.rows_alike),
-      rows_(pads_ ? Cut{key.m, block_size(key).rows}
-                  : Cut::equal(key.m, block_size(key).rows, unit_of_rows(key))),
+      rows_(cut_rows(key)),
       columns_(Cut::equal(key.n, block_size(key).columns)),
-      workers_(in_blocks_ && rows_.count() * columns_.count() > 1 ? key.threads : 1) {
+      workers_(in_blocks_ && blocks() > 1 ? key.threads : 1) {
   ThreadScope scope(in_blocks_ ? 1 : key.threads);
   if (!in_blocks_) {
     primitives_[0] = std::make_unique<OnednnPrimitive>(key, key.m, key.n, 1);
   } else {
-    for (int64_t i : {int64_t{0}, rows_.count() - 1})
+    for (int64_t i = 0; i < int64_t(rows_.size()); ++i)
       for (int64_t j : {int64_t{0}, columns_.count() - 1})
         if (auto& p = primitive(i, j); !p)
-          p = std::make_unique<OnednnPrimitive>(key, pads_ ? rows_.block : rows_.size(i),
-                                                columns_.size(j), workers_);
+          p = std::make_unique<OnednnPrimitive>(key, rows_[size_t(i)].room, columns_.size(j),
+                                                workers_, primitive(0, 0).get());
   }
   for (const auto& p : primitives_)
     if (p)
       library_bytes_ =
           std::max(library_bytes_, size_t(base::round_up(int64_t(p->scratch_bytes()), 64)));
-  if (key.widen) wide_a_ = base::round_up(rows_.block * key.k, Cut::kUnit);
-  if (key.rounds()) wide_c_ = base::round_up(rows_.block * key.n, Cut::kUnit);
-  if (pads_ && key.m % rows_.block) {
-    padded_a_ = base::round_up(rows_.block * key.lda * a_size(), int64_t(kScratchLine));
-    padded_c_ = base::round_up(rows_.block * key.ldc * c_size(), int64_t(kScratchLine));
+  if (key.packed_b)
+    packed_bytes_ = size_t(base::round_up(int64_t(primitive(0, 0)->packed_bytes()), 64));
+  // The first block is the largest one, and the last one alone has padding.
+  if (key.widen) wide_a_ = base::round_up(rows_[0].room * key.k, Cut::kUnit);
+  if (key.rounds()) wide_c_ = base::round_up(rows_[0].room * key.n, Cut::kUnit);
+  if (const RowBlock& last = rows_.back(); last.rows < last.room) {
+    padded_a_ = base::round_up(last.room * key.lda * a_size(), int64_t(kScratchLine));
+    padded_c_ = base::round_up(last.room * key.ldc * c_size(), int64_t(kScratchLine));
     if (key.residual)
       padded_residual_ =
-          base::round_up(rows_.block * key.ldc * int64_t(sizeof(float)), int64_t(kScratchLine));
+          base::round_up(last.room * key.ldc * int64_t(sizeof(float)), int64_t(kScratchLine));
   }
   scratch_bytes_ = library_bytes_ + size_t(wide_a_ + wide_c_) * sizeof(float) +
                    size_t(padded_a_ + padded_c_ + padded_residual_);
@@ -59,18 +51,10 @@ GemmPlan::GemmPlan(const GemmKey& key)
 
 void GemmPlan::run(GemmOperands p, Queue& queue) {
   double begin = base::now_s();
-  // A product with a packed b has blocks of all columns.
-  OnednnPrimitive* const packs = key_.packed_b ? primitive(0, 0).get() : nullptr;
-  const size_t packed_bytes = packs ? packs->packed_bytes() : 0;
   const size_t workers_bytes = size_t(workers_) * scratch_bytes_ + kScratchLine;
-  char* scratch = static_cast<char*>(queue.scratch(workers_bytes + packed_bytes));
+  char* scratch = static_cast<char*>(queue.scratch(workers_bytes + packed_bytes_));
   int status = dnnl_success;
-  if (packs) {
-    ThreadScope scope(key_.threads);
-    char* packed = scratch + workers_bytes;  // a multiple of 64, as all parts are
-    packs->pack_b(p.b, packed);
-    p.b = packed;
-  }
+  pack_b(p, scratch + workers_bytes);  // a multiple of 64, as all parts are
   if (!in_blocks_) {
     ThreadScope scope(key_.threads);
     status = primitives_[0]->run(0, p, scratch);
@@ -78,6 +62,14 @@ void GemmPlan::run(GemmOperands p, Queue& queue) {
     status = run_blocks(p, scratch);
   }
   finish(status, base::now_s() - begin);
+}
+
+void GemmPlan::pack_b(GemmOperands& p, char* packed) {
+  if (!packed_bytes_) return;
+  ThreadScope scope(key_.threads);
+  // All shapes of blocks read one layout. A product with a packed b has blocks of all columns.
+  primitive(0, 0)->pack_b(p.b, packed);
+  p.b = packed;
 }
 
 void GemmPlan::finish(int status, double seconds) {
@@ -91,7 +83,8 @@ void GemmPlan::finish(int status, double seconds) {
 int GemmPlan::run_block(const GemmOperands& p, int64_t i, int64_t j, int worker, char* own) {
   const int64_t row_step = key_.trans_a ? 1 : key_.lda, column_step = key_.trans_b ? key_.ldb : 1;
   const int64_t b_size = key_.narrow ? 2 : 4;
-  const int64_t row = i * rows_.block, column = j * columns_.block;
+  const auto [row, rows, room] = rows_[size_t(i)];
+  const int64_t column = j * columns_.block, columns = columns_.size(j);
   GemmOperands block{p.c + (row * key_.ldc + column) * c_size(),
                      p.a + row * row_step * a_size(),
                      p.b + column * column_step * b_size,
@@ -100,13 +93,13 @@ int GemmPlan::run_block(const GemmOperands& p, int64_t i, int64_t j, int worker,
                      nullptr,
                      nullptr};
   const int status =
-      pads_ && rows_.last(i)
-          ? run_padded_block(*primitive(i, j), worker, block, rows_.size(i), columns_.size(j), own)
-          : run_whole_block(*primitive(i, j), worker, block, rows_.size(i), columns_.size(j), own);
+      rows < room
+          ? run_padded_block(*primitive(i, j), worker, block, rows_[size_t(i)], columns, own)
+          : run_whole_block(*primitive(i, j), worker, block, rows, columns, own);
   const int64_t packed = (row * key_.n + column) * c_size();
   if (key_.gelu) block.gelu = p.gelu + packed;
   if (key_.gelu_of) block.gelu_of = p.gelu_of + packed;
-  if (key_.gelu || key_.gelu_of) activate(block, rows_.size(i), columns_.size(j));
+  if (key_.gelu || key_.gelu_of) activate(block, rows, columns);
   return status;
 }
 
@@ -135,14 +128,14 @@ void GemmPlan::reset_use() {
 int GemmPlan::run_blocks(const GemmOperands& p, char* scratch) {
   ThreadScope scope(1);  // the workers inherit it
   std::atomic<int> status{dnnl_success};
-  int64_t blocks = rows_.count() * columns_.count();
+  const int64_t count = int64_t(rows_.size());
   // The team is all threads or one. OpenMP would end the threads that a smaller team leaves over,
   // and start new ones for the next op.
 #pragma omp parallel for num_threads(workers_) schedule(dynamic, 1)
-  for (int64_t t = 0; t < blocks; ++t) {
+  for (int64_t t = 0; t < blocks(); ++t) {
     const int worker = omp_get_thread_num();
-    const int s = run_block(p, t % rows_.count(), t / rows_.count(), worker,
-                            scratch + size_t(worker) * scratch_bytes_);
+    const int s =
+        run_block(p, t % count, t / count, worker, scratch + size_t(worker) * scratch_bytes_);
     if (s != dnnl_success) status = s;
   }
   return status;
@@ -178,7 +171,8 @@ dnnl_status_t GemmPlan::run_widened_block(OnednnPrimitive& primitive, int worker
 
 // Runs a block whose last rows are missing on a copy with rows of zeros.
 int GemmPlan::run_padded_block(OnednnPrimitive& primitive, int worker, const GemmOperands& block,
-                               int64_t rows, int64_t columns, char* own) {
+                               const RowBlock& cut, int64_t columns, char* own) {
+  const int64_t rows = cut.rows;
   char* const a = own + scratch_bytes_ - padded_a_ - padded_c_ - padded_residual_;
   GemmOperands padded = block;
   // The primitive's leading dimensions are those of the operands, so the copies have them too.
@@ -186,8 +180,7 @@ int GemmPlan::run_padded_block(OnednnPrimitive& primitive, int worker, const Gem
     for (int64_t r = 0; r < rows; ++r) std::memcpy(to + r * step, from + r * step, size_t(bytes));
   };
   padded.a = a;
-  std::memset(a + rows * key_.lda * a_size(), 0,
-              size_t((rows_.block - rows) * key_.lda * a_size()));
+  std::memset(a + rows * key_.lda * a_size(), 0, size_t((cut.room - rows) * key_.lda * a_size()));
   copy(padded.a, block.a, key_.lda * a_size(), key_.k * a_size());
   padded.c = a + padded_a_;
   const int64_t c_step = key_.ldc * c_size();
@@ -197,7 +190,7 @@ int GemmPlan::run_padded_block(OnednnPrimitive& primitive, int worker, const Gem
     copy(reinterpret_cast<char*>(padded.residual), reinterpret_cast<const char*>(block.residual),
          key_.ldc * 4, columns * 4);
   }
-  const int status = run_whole_block(primitive, worker, padded, rows_.block, columns, own);
+  const int status = run_whole_block(primitive, worker, padded, cut.room, columns, own);
   copy(block.c, padded.c, c_step, columns * c_size());
   return status;
 }

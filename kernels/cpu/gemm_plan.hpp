@@ -24,10 +24,13 @@ class GemmPlan {
 
   // For run_cpu_by_rows, which runs blocks of whole rows itself.
   bool by_rows() const { return in_blocks_ && columns_.count() == 1; }
-  int64_t row_blocks() const { return rows_.count(); }
-  int64_t rows_of_block() const { return rows_.block; }
+  const std::vector<RowBlock>& row_blocks() const { return rows_; }
   int workers() const { return workers_; }
   size_t scratch_bytes() const { return scratch_bytes_; }  // of one worker
+  // Bytes of a packed b, a multiple of 64; 0: b is not packed.
+  size_t packed_bytes() const { return packed_bytes_; }
+  // Packs b, and lets p have it.
+  void pack_b(GemmOperands& p, char* packed);
 
   // Computes row block i, column block j; does not throw. `own` is the scratch of the worker.
   int run_block(const GemmOperands& p, int64_t i, int64_t j, int worker, char* own);
@@ -37,10 +40,13 @@ class GemmPlan {
 
  private:
   // A product has at most four shapes of blocks, because those of the last row and of the last
-  // column may be smaller.
+  // column may be smaller. Where rows are alike, blocks have one to three units of rows.
   std::unique_ptr<OnednnPrimitive>& primitive(int64_t i, int64_t j) {
-    return primitives_[(rows_.last(i) && !pads_ ? 2 : 0) + (columns_.last(j) ? 1 : 0)];
+    const int64_t room = rows_[size_t(i)].room;
+    return primitives_[pads_ ? room / kAlikeUnit
+                             : (room != rows_[0].room ? 2 : 0) + (columns_.last(j) ? 1 : 0)];
   }
+  int64_t blocks() const { return int64_t(rows_.size()) * columns_.count(); }
   // Bytes of an element that the caller hands over.
   int64_t a_size() const { return key_.narrow || key_.widen ? 2 : 4; }
   int64_t c_size() const { return key_.narrow_c ? 2 : 4; }
@@ -50,16 +56,18 @@ class GemmPlan {
   dnnl_status_t run_widened_block(OnednnPrimitive& primitive, int worker, const GemmOperands& block,
                                   int64_t rows, int64_t columns, char* own);
   int run_padded_block(OnednnPrimitive& primitive, int worker, const GemmOperands& block,
-                       int64_t rows, int64_t columns, char* own);
+                       const RowBlock& cut, int64_t columns, char* own);
   void activate(const GemmOperands& block, int64_t rows, int64_t columns) const;
 
   GemmKey key_;
-  bool in_blocks_, pads_;  // pads_: all blocks have equally many rows, those of padding included
-  Cut rows_, columns_;
+  bool in_blocks_, pads_;  // pads_: blocks have rows of padding
+  std::vector<RowBlock> rows_;
+  Cut columns_;
   int workers_;
   std::unique_ptr<OnednnPrimitive> primitives_[4];
   size_t library_bytes_ = 0, scratch_bytes_ = 0;  // scratch of a worker: the library's part, all
-  int64_t wide_a_ = 0, wide_c_ = 0;               // floats of a worker's widened blocks of a and c
+  size_t packed_bytes_ = 0;
+  int64_t wide_a_ = 0, wide_c_ = 0;  // floats of a worker's widened blocks of a and c
   int64_t padded_a_ = 0, padded_c_ = 0, padded_residual_ = 0;  // bytes of a worker's padded block
   int64_t calls_ = 0;
   double seconds_ = 0;

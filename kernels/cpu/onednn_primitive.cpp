@@ -9,7 +9,8 @@ const dnnl::engine& onednn_engine() {
   return cpu;
 }
 
-OnednnPrimitive::OnednnPrimitive(const GemmKey& key, int64_t m, int64_t n, int workers) {
+OnednnPrimitive::OnednnPrimitive(const GemmKey& key, int64_t m, int64_t n, int workers,
+                                 const OnednnPrimitive* like) {
   using dnnl::memory;
   auto matrix = [](int64_t rows, int64_t columns, int64_t leading, bool transposed, bool narrow) {
     return memory::desc({rows, columns}, narrow ? memory::data_type::bf16 : memory::data_type::f32,
@@ -17,7 +18,8 @@ OnednnPrimitive::OnednnPrimitive(const GemmKey& key, int64_t m, int64_t n, int w
   };
   memory::desc a = matrix(m, key.k, key.product_lda(), key.trans_a, key.narrow);
   memory::desc b = matrix(key.k, n, key.ldb, key.trans_b, key.narrow);
-  const memory::desc any_b({key.k, n}, b.data_type(), memory::format_tag::any);
+  const memory::desc any_b =
+      like ? like->packed_ : memory::desc({key.k, n}, b.data_type(), memory::format_tag::any);
   memory::desc c = matrix(m, n, key.product_ldc(), false, key.narrow_c && !key.widen);
   memory::desc residual = matrix(m, n, key.product_ldc(), false, false);
   memory::desc bias = matrix(1, n, n, false, false);

@@ -32,7 +32,9 @@ class ThreadScope {
 // A primitive, with the stream, memories and arguments of each of `workers` threads that run it.
 class OnednnPrimitive {
  public:
-  OnednnPrimitive(const GemmKey& key, int64_t m, int64_t n, int workers);
+  // With key.packed_b it takes b in the layout of `like`, if given.
+  OnednnPrimitive(const GemmKey& key, int64_t m, int64_t n, int workers,
+                  const OnednnPrimitive* like = nullptr);
 
   size_t scratch_bytes() const { return scratch_bytes_; }
   // With key.packed_b, run() takes b as pack_b() writes it: this many bytes, at a multiple of 64.

@@ -22,16 +22,20 @@ int64_t columns_of_block(int64_t rows) {
                   kMostColumnsOfBlock);
 }
 
-float value_at(const View& v, int64_t i) {
-  return v.type == DType::f32 ? v.f32()[i] : loops::to_float(loops::Bf16{v.bf16()[i]});
-}
-
 // Adds bias and residual to the sums of a row, and writes it. `at`: index of its first element.
 void write_row(const RowProduct& a, float* sums, int64_t at, int64_t columns) {
-  if (!a.bias.none())
-    for (int64_t j = 0; j < columns; ++j) sums[j] += value_at(a.bias, at % a.n + j);
-  if (!a.residual.none())
-    for (int64_t j = 0; j < columns; ++j) sums[j] += a.residual.f32()[at + j];
+  const int64_t column = at % a.n;
+  if (a.bias.type == DType::f32 && !a.bias.none()) {
+    const float* bias = a.bias.f32() + column;
+    for (int64_t j = 0; j < columns; ++j) sums[j] += bias[j];
+  } else if (!a.bias.none()) {
+    const uint16_t* bias = a.bias.bf16() + column;
+    for (int64_t j = 0; j < columns; ++j) sums[j] += loops::to_float(loops::Bf16{bias[j]});
+  }
+  if (!a.residual.none()) {
+    const float* residual = a.residual.f32() + at;
+    for (int64_t j = 0; j < columns; ++j) sums[j] += residual[j];
+  }
   if (a.c.type == DType::f32)
     std::copy_n(sums, columns, a.c.f32() + at);
   else
@@ -45,7 +49,7 @@ void run_cpu(const RowProduct& a, Queue& queue) {
   const float* rows = nullptr;
   if (a.a.type == DType::f32) {
     rows = a.a.f32();
-  } else {
+  } else if (&vector_table() != &kAvx512Bf16Table) {  // the others multiply floats
     float* wide = static_cast<float*>(queue.scratch(size_t(a.a.count) * sizeof(float)));
     vector_table().from_bf16(wide, a.a.bf16(), a.a.count);
     rows = wide;
@@ -61,7 +65,7 @@ void run_cpu(const RowProduct& a, Queue& queue) {
         for (int64_t r = 0; r < a.m; r += kMostRowsOfBlock) {
           const int64_t count = std::min(kMostRowsOfBlock, a.m - r);
           loops.row_product({.sums = sums,
-                             .a = rows + r * a.k,
+                             .a = rows ? rows + r * a.k : nullptr,
                              .stored = stored + r * a.k,
                              .b = b + j,
                              .rows = count,

@@ -17,14 +17,14 @@ void run_cpu(const SoftmaxXent& a, Queue& queue) {
   for_ranges(queue, a.rows, a.rows * a.columns, 1, [&](int64_t r, int64_t end) {
     for (; r < end; ++r) {
       float* row = logits + r * a.columns;
-      loss[r] =
-          table.softmax_xent_row({.logits = row,
-                                  .columns = a.columns,
-                                  .label = labels[r],
-                                  .on = on,
-                                  .off = off,
-                                  .gradient = a.gradient,
-                                  .scale = a.gradient ? a.row_scale.f32()[r] * loss_scale : 0});
+      loss[r] = table.softmax_xent_row({.logits = row,
+                                        .columns = a.columns,
+                                        .label = labels[r],
+                                        .on = on,
+                                        .off = off,
+                                        .gradient = a.gradient,
+                                        .scale = a.gradient ? a.row_scale.f32()[r] * loss_scale : 0,
+                                        .next = r + 1 < end ? row + a.columns : nullptr});
       if (!a.rounded.none()) table.to_bf16(a.rounded.bf16() + r * a.columns, row, a.columns);
     }
   });

@@ -94,7 +94,8 @@ float softmax_xent_row(const SoftmaxRow& row) {
   bool inside = row.label >= 0 && row.label < n;
   float on_logit = inside ? x[row.label] : 0;
 
-  // Sums of exp(x - largest) and, if the target needs it, of x - largest.
+  // Sums of exp(x - largest) and, if the target needs it, of x - largest. Memory delivers the next
+  // row meanwhile.
   double sum = 0, shifted_sum = 0;
   for (int64_t begin = 0; begin < n; begin += kSumBlock) {
     int64_t end = begin + kSumBlock < n ? begin + kSumBlock : n;
@@ -102,6 +103,7 @@ float softmax_xent_row(const SoftmaxRow& row) {
     int64_t j = begin;
     for (; j + kLanes <= end; j += kLanes) {
       V d = load(x + j) - largest, e = exp_below(d);
+      if (row.next) _mm_prefetch(reinterpret_cast<const char*>(row.next + j), _MM_HINT_T1);
       e_sum = e_sum + e;
       if (row.off != 0) d_sum = d_sum + d;
       if (row.gradient) store(x + j, e);

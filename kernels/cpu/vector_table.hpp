@@ -19,6 +19,7 @@ struct SoftmaxRow {
   float on, off;  // target at the label, and elsewhere
   bool gradient;
   float scale;
+  const float* next;  // the row that the thread computes next; null: none
 };
 
 template <class T>

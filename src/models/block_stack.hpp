@@ -97,6 +97,7 @@ class BlockStack {
 
   // Allocates the hidden layer of an MLP: saved or temporary, as the policy says.
   nn::Mlp::Saved make_saved(nn::Context& ctx, const nn::Mlp& mlp, bool save, nn::Rows rows) const {
+    if (!ctx.keep) return mlp.make_unsaved(ctx, rows);
     return mlp.make_saved(ctx, save && recompute_ < Recompute::mlp,
                           save && recompute_ == Recompute::none, rows);
   }

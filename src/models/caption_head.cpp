@@ -217,13 +217,17 @@ void CaptionHead::evaluate(nn::Context& ctx, View y, const TextRows& text, const
   Chunk c = make_chunk(ctx, chunk, false);
   View kernel = ctx.weight_operand(head_.kernel);
   for (int64_t i = 0; i < pass.first.back(); ++i) {
-    auto part = [&](View v) { return v.slice(i * chunk, chunk); };
-    forward_chunk(ctx, c, normed, part(targets.index), kernel);
-    if (!targets.picked.none()) pick_logits(ctx, c, i, pass);
-    ctx.run(kernels::SoftmaxXent{.logits = c.logits,
+    const int64_t count = std::min(chunk, targets.index.count - i * chunk);
+    auto part = [&](View v) { return v.slice(i * chunk, count); };
+    const Chunk some{.x = c.x.slice(0, count * config_.width),
+                     .logits = c.logits.slice(0, count * config_.vocabulary),
+                     .dx = {}};
+    forward_chunk(ctx, some, normed, part(targets.index), kernel);
+    if (!targets.picked.none()) pick_logits(ctx, some, i, pass);
+    ctx.run(kernels::SoftmaxXent{.logits = some.logits,
                                  .labels = part(targets.labels),
                                  .loss = part(targets.loss),
-                                 .rows = chunk,
+                                 .rows = count,
                                  .columns = head_.out,
                                  .gradient = false});
   }

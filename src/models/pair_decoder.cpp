@@ -15,8 +15,23 @@ using Layer = CaptionDecoder::Layer;
 // The rows of images that one layer computes together. More would leave the cache between ops.
 constexpr int64_t kRowsAtOnce = 4096;
 
-int64_t images_at_once(int64_t batch, int64_t rows) {
-  return std::clamp<int64_t>(kRowsAtOnce / rows, 1, batch);
+// Returns how many images a layer computes together. Where rows are alike, products pad them to
+// units, and threads share the units. Of the groups that fit, those that give a thread the fewest
+// units are chosen; of equal ones the largest.
+int64_t images_at_once(const nn::Context& ctx, int64_t rows) {
+  const int64_t most = std::clamp<int64_t>(kRowsAtOnce / rows, 1, ctx.batch);
+  if (!ctx.queue.rows_alike()) return most;
+  auto units = [&](int64_t images) {
+    return base::ceil_div(base::ceil_div(images * rows, kernels::kAlikeUnit), ctx.queue.threads());
+  };
+  int64_t best = most, fewest = -1;
+  for (int64_t count = most; count > 0; --count) {
+    const int64_t all = ctx.batch / count * units(count) + units(ctx.batch % count);
+    if (fewest >= 0 && all >= fewest) continue;
+    fewest = all;
+    best = count;
+  }
+  return best;
 }
 
 // Returns a context whose products see one chunk of one image each, unless rows are alike anyway.
@@ -137,14 +152,14 @@ void PairDecoder::attend_to_images(nn::Context& ctx, const Layer& layer, const T
   layer.cross.forward_output(c, s, rows, z, y);
   const View n = c.make_activation(false, rows * width);
   layer.norm3.forward(c, z, rows, n, layer.norm3.make_saved(c, false, rows));
-  layer.mlp.forward(c, n, rows, layer.mlp.make_saved(c, false, false, rows), x, z);
+  layer.mlp.forward(c, n, rows, layer.mlp.make_unsaved(c, rows), x, z);
 }
 
 // Computes the first layer. Its queries for the images are the same for all images.
 void PairDecoder::first_layer(nn::Context& ctx, const Texts& texts, const Memory& memory,
                               View x) const {
   const Layer& layer = decoder_.stack().layer(0);
-  const int64_t width = decoder_.config().width, most = images_at_once(ctx.batch, texts.rows);
+  const int64_t width = decoder_.config().width, most = texts.images;
   attend_to_text(ctx, layer, texts, 1, texts.embedded, texts.seen);
   make_query(ctx, layer, texts, 1, texts.seen, texts.query);
   for (int64_t first = 0; first < ctx.batch; first += most) {
@@ -167,7 +182,7 @@ void PairDecoder::first_layer(nn::Context& ctx, const Texts& texts, const Memory
 PairDecoder::Texts PairDecoder::make_texts(nn::Context& ctx, const TextChunks& chunks,
                                            Tile tile) const {
   const int64_t width = decoder_.config().width, rows = tile.count * chunks.rows(),
-                depth = chunks.depth(), most = images_at_once(ctx.batch, rows);
+                depth = chunks.depth(), most = images_at_once(ctx, rows);
   std::vector<int32_t> prefixes(size_t(most * rows * depth), -1), repeat;
   for (int64_t i = 0; i < most * rows; ++i) {
     repeat.push_back(int32_t(i % rows));
@@ -180,6 +195,7 @@ PairDecoder::Texts PairDecoder::make_texts(nn::Context& ctx, const TextChunks& c
   return {.rows = rows,
           .chunks = tile.count,
           .depth = depth,
+          .images = most,
           .prefixes = ctx.table(false, prefixes),
           .repeat = ctx.table(false, repeat),
           .embedded = ctx.arena.temporary(rows * width),
@@ -192,8 +208,7 @@ void PairDecoder::run(nn::Context& ctx, const TextChunks& chunks, Tile tile,
   device::Arena::Scope scope(ctx.arena);
   const CaptionDecoder::Stack& stack = decoder_.stack();
   const Texts texts = make_texts(ctx, chunks, tile);
-  const int64_t width = decoder_.config().width, rows = texts.rows,
-                most = images_at_once(ctx.batch, rows);
+  const int64_t width = decoder_.config().width, rows = texts.rows, most = texts.images;
   embed(ctx, chunks, tile, texts.embedded);
   for (size_t i = 0; i < stack.size(); ++i) {
     ForwardBlock weights(ctx, stack.block(i),

@@ -32,8 +32,9 @@ class PairDecoder {
   // The rows of a tile for one image: tables, and the tensors that are equal for all images.
   struct Texts {
     int64_t rows = 0, chunks = 0, depth = 0;
-    View prefixes;  // i32 [most images * rows, depth]: the rows that a row sees, then -1
-    View repeat;    // i32 [most images * rows]: i % rows
+    int64_t images = 0;  // most images of a group
+    View prefixes;       // i32 [images * rows, depth]: the rows that a row sees, then -1
+    View repeat;         // i32 [images * rows]: i % rows
     View embedded, seen, query;
   };
   // Images [first, first + count), which are computed together.

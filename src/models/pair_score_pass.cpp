@@ -16,9 +16,12 @@ using device::DType;
 // The most rows of a chunk. Products of many rows waste few on padding: chunks of 256 rows take 3 %
 // more time on CPUs for a hundred classes in f32.
 constexpr int64_t kChunkRows = 1024;
-// The most rows of logits at a time where rows are alike. Each bf16 product packs the vocabulary's
-// weights first: 576 rows take 6 % more time for all scores.
-constexpr int64_t kPieceRows = 20 * kernels::kAlikeRows;
+// Returns the most rows of logits at a time where rows are alike. Each bf16 product packs the
+// vocabulary's weights first: 576 rows take 6 % more time for all scores. Every thread gets equally
+// many blocks of rows.
+int64_t piece_rows(int64_t threads) {
+  return kernels::kAlikeRows * threads * std::max<int64_t>(1, 20 / threads);
+}
 // A tile has more than one chunk if the batch is so small that a tile has fewer rows than this.
 // Weights that are sharded are gathered for each tile.
 constexpr int64_t kTileRows = 4096;
@@ -43,6 +46,14 @@ class CaptionPairScorePass : public PairScorePass {
   static int64_t chunks_of_tile(int64_t batch, int64_t rows) {
     return std::clamp<int64_t>(kTileRows / (batch * rows), 1, kMostChunks);
   }
+  // Returns the chunk of the i-th rows of a tile. They are ordered by image and chunk.
+  const TextChunks::Chunk& chunk_of(PairDecoder::Tile tile, int64_t i) const {
+    return chunks_[tile.first + i % tile.count];
+  }
+  // Returns the rows whose logits are computed for a chunk and one image.
+  int64_t head_rows(const TextChunks::Chunk& chunk) const {
+    return padded_rows_ ? padded_rows_ : chunk.targets.back().row + 1;
+  }
   void encode(nn::Context& ctx, const Inputs& inputs);
   void run_tile(nn::Context& ctx, PairDecoder::Tile tile);
   void place_targets(nn::Context& ctx, PairDecoder::Tile tile);
@@ -54,7 +65,7 @@ class CaptionPairScorePass : public PairScorePass {
   std::vector<PairDecoder::Memory> memory_;
   TextChunks chunks_;
   CaptionHead::Pass head_;
-  int64_t padded_rows_ = 0;  // targets of a chunk of one image, in whole chunks of the head
+  int64_t padded_rows_ = 0;  // of a chunk of one image, in whole pieces; 0 where rows are alike
 };
 
 void CaptionPairScorePass::prepare(const HostBatch& images, const Inputs& into) const {
@@ -102,28 +113,32 @@ void CaptionPairScorePass::encode(nn::Context& ctx, const Inputs& inputs) {
 void CaptionPairScorePass::place_targets(nn::Context& ctx, PairDecoder::Tile tile) {
   const HeadConfig& config = parts_.head_config;
   const bool alike = ctx.queue.rows_alike();
-  const int64_t rows = chunks_.rows(), all = ctx.batch * tile.count * rows,
+  const int64_t rows = chunks_.rows(),
                 budget = std::clamp<int64_t>((config.logits_mb << 20) / (4 * config.vocabulary), 1,
-                                             alike ? kPieceRows : rows),
-                pieces = base::ceil_div(alike ? all : rows, budget);
-  int64_t piece = base::ceil_div(alike ? all : rows, pieces);
+                                             alike ? piece_rows(ctx.queue.threads()) : rows),
+                even = base::ceil_div(rows, base::ceil_div(rows, budget));
+  padded_rows_ = alike ? 0 : base::round_up(rows, even);
+  int64_t count = 0;
+  for (int64_t i = 0; i < ctx.batch * tile.count; ++i) count += head_rows(chunk_of(tile, i));
   // CPUs pad products to a multiple of these rows anyway.
-  if (alike) piece = std::min(budget, base::round_up(piece, kernels::kAlikeRows));
-  padded_rows_ = alike ? rows : pieces * piece;
-  const int64_t count = base::round_up(ctx.batch * tile.count * padded_rows_, piece);
+  if (alike) count = base::round_up(count, kernels::kAlikeUnit);
+  // The last piece may be smaller. Its blocks have shapes for which the library has kernels by
+  // then.
+  const int64_t piece = alike ? std::min(budget, count) : even;
   head_.index.assign(size_t(count), -1);
   head_.labels.assign(size_t(count), 0);
-  head_.first = {0, count / piece};
+  head_.first = {0, base::ceil_div(count, piece)};
   head_.first_pick.assign(1, 0);
   std::vector<int32_t> picks;
   auto end_pieces = [&](int64_t number) {
     while (int64_t(head_.first_pick.size()) <= number)
       head_.first_pick.push_back(int64_t(picks.size()));
   };
-  for (int64_t i = 0; i < ctx.batch * tile.count; ++i)
-    for (const TextChunks::Chunk& chunk = chunks_[tile.first + i % tile.count];
-         const TextChunks::Target& target : chunk.targets) {
-      const int64_t at = i * padded_rows_ + target.row;
+  int64_t begin = 0;
+  for (int64_t i = 0; i < ctx.batch * tile.count; ++i) {
+    const TextChunks::Chunk& chunk = chunk_of(tile, i);
+    for (const TextChunks::Target& target : chunk.targets) {
+      const int64_t at = begin + target.row;
       const TextChunks::Target& first = chunk.targets[size_t(target.first)];
       if (&target == &first) {
         head_.index[size_t(at)] = int32_t(i * rows + target.row);
@@ -134,7 +149,9 @@ void CaptionPairScorePass::place_targets(nn::Context& ctx, PairDecoder::Tile til
       for (int32_t label : {target.label, first.label})
         picks.push_back(base::narrow<int32_t>(at % piece * config.vocabulary + label));
     }
-  end_pieces(count / piece);
+    begin += head_rows(chunk);
+  }
+  end_pieces(head_.first.back());
   head_.targets = {.rows = piece,
                    .index = ctx.table(false, head_.index),
                    .labels = ctx.table(false, head_.labels),
@@ -172,18 +189,20 @@ void CaptionPairScorePass::add_scores(nn::Context& ctx, PairDecoder::Tile tile, 
                            picked = on_host(head_.targets.picked);
   const float* pick = picked.data();
   std::vector<double> nll;
+  int64_t begin = 0;
   for (int64_t i = 0; i < ctx.batch * tile.count; ++i) {
-    const TextChunks::Chunk& chunk = chunks_[tile.first + i % tile.count];
+    const TextChunks::Chunk& chunk = chunk_of(tile, i);
     nll.clear();
     for (const TextChunks::Target& target : chunk.targets)
       if (target.first == int32_t(nll.size())) {
-        nll.push_back(double(loss[size_t(i * padded_rows_ + target.row)]));
+        nll.push_back(double(loss[size_t(begin + target.row)]));
       } else {
         nll.push_back(nll[size_t(target.first)] + double(pick[1]) - double(pick[0]));
         pick += 2;
       }
     for (const TextChunks::Use& use : chunk.uses)
       scores[i / tile.count * texts + use.text] -= nll[size_t(use.target)];
+    begin += head_rows(chunk);
   }
 }
 

@@ -118,6 +118,13 @@ struct Mlp {
     return {ctx.make_activation(before, rows.count * hidden.out),
             ctx.make_activation(after, rows.count * hidden.out)};
   }
+  // Allocates a hidden layer that no backward pass reads. CPUs apply GELU in place, so that half as
+  // many bytes pass through the caches.
+  Saved make_unsaved(Context& ctx, Rows rows) const {
+    if (ctx.on_gpu()) return make_saved(ctx, false, false, rows);
+    const View h = ctx.make_activation(false, rows.count * hidden.out);
+    return {h, h};
+  }
   // Fills saved and y.
   void forward(Context& ctx, View x, Rows rows, const Saved& saved, View y, View residual) const;
   // Fills saved alone.

@@ -6,11 +6,14 @@
 //   decode  greedy captions; each gets all its tokens. Also gives the bytes that a token step must
 //           read, weights and caches, the time that memory needs to deliver them (bound_ms), and
 //           the time of its products at the speed of the encoder's (arithmetic_ms)
+// Above it stand the products of the last job by shape, and the ops of a scoring job or of a token
+// step.
 // Usage: caption_bench score|decode [S16|emoji] [f32|bf16] [THREADS] [IMAGES] [BATCH] [TOKENS]
 //        [TEXTS] [JOBS]
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <string>
 #include <vector>
 
@@ -134,6 +137,10 @@ class Bench {
   std::vector<float> image_;
   models::Inputs inputs_;
   std::vector<double> seconds_, products_;  // of each job
+  struct {
+    std::array<device::OpCost, device::Queue::kMaxOps> costs{};  // of the last job
+    double parts = 1;                                            // the job, or its token steps
+  } ops_;
 };
 
 models::TextList Bench::texts() const {
@@ -157,6 +164,7 @@ void Bench::time(models::ForwardPass& pass,
   nn::Context ctx = context(queue_, arena);
   for (int64_t j = 0; j <= job_.jobs; ++j) {
     kernels::reset_gemm_uses();
+    queue_.reset_costs();
     base::Stopwatch watch;
     for (int64_t first = 0; first < job_.images; first += job_.batch)
       run_batch(ctx, std::min(job_.batch, job_.images - first));
@@ -165,6 +173,7 @@ void Bench::time(models::ForwardPass& pass,
     products_.push_back(0);
     for (const kernels::GemmUse& use : kernels::gemm_uses()) products_.back() += use.seconds;
   }
+  ops_.costs = queue_.costs();
   std::ranges::sort(seconds_);
   std::ranges::sort(products_);
 }
@@ -219,6 +228,7 @@ std::string Bench::decode() {
   // A caption of one token costs the encoding and one step; the rest are steps.
   const double all = seconds_[seconds_.size() / 2];
   const std::vector<double> products = products_;
+  const auto costs = ops_.costs;
   options.max_length = 1;
   seconds_.clear();
   products_.clear();
@@ -229,6 +239,13 @@ std::string Bench::decode() {
                batches = double((job_.images + job_.batch - 1) / job_.batch),
                step = (all - one) / double(job_.tokens - 1) / batches,
                bandwidth = read_bandwidth(job_.threads);
+  for (size_t i = 0; i < costs.size(); ++i) {
+    ops_.costs[i] = {.calls = costs[i].calls - ops_.costs[i].calls,
+                     .flops = costs[i].flops - ops_.costs[i].flops,
+                     .bytes = costs[i].bytes - ops_.costs[i].bytes,
+                     .seconds = costs[i].seconds - ops_.costs[i].seconds};
+  }
+  ops_.parts = double(job_.tokens - 1) * batches;
   double multiplied = 0, seconds = 0;
   for (const kernels::GemmUse& use : kernels::gemm_uses()) {
     multiplied += double(use.m * use.n * use.k) * double(use.calls);
@@ -250,6 +267,11 @@ int Bench::run() {
     fmt::print("m {:5} n {:6} k {:5}  {:6} calls {:8.1f} ms {:7.1f} GFLOP/s\n", use.m, use.n, use.k,
                use.calls, use.seconds * 1e3,
                2e-9 * double(use.m * use.n * use.k) * double(use.calls) / use.seconds);
+  for (size_t i = 0; i < size_t(kernels::Op::count); ++i)
+    if (ops_.costs[i].calls)
+      fmt::print("{:<22}{:8.1f} calls{:10.3f} ms{:8.2f} GB/s\n", kernels::name_of(kernels::Op(i)),
+                 double(ops_.costs[i].calls) / ops_.parts, ops_.costs[i].seconds / ops_.parts * 1e3,
+                 double(ops_.costs[i].bytes) / ops_.costs[i].seconds * 1e-9);
   fmt::print(
       "{{\"job\": \"{}\", \"workload\": \"{}\", \"dtype\": \"{}\", \"threads\": {}, \"images\": "
       "{}, \"batch\": {}, \"tokens\": {}, \"ms_per_step\": {:.1f}, \"products_ms\": {:.1f}, {}}}\n",

@@ -105,7 +105,10 @@ TEST(GemmAlike, RowsDoNotDependOnTheirNumber) {
         check_alike({n, k}, 1, true);
       }
     for (bool narrow : {false, true})
-      for (int threads : thread_counts({1, 2})) {
+      for (int threads : thread_counts({1, 2, 3})) {
+        // Blocks have 144, 96 or 48 rows, and many steps of k.
+        check_alike({.n = 96, .k = 1536, .narrow = narrow, .bias = true, .residual = true}, threads,
+                    false);
         check_alike(
             {.n = 384, .k = 96, .narrow = narrow, .narrow_c = narrow, .bias = true, .gelu = true},
             threads, false);

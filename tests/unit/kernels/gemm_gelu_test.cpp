@@ -67,6 +67,11 @@ void compare(int64_t m, int64_t n, int64_t k, DType operands, DType result, bool
                  "product");
   if (m > 0 && n > 0) run(GeluForward{.y = gelu.view(), .x = fused.view()}, exact);
   fused_gelu.expect_as(gelu, "gelu");
+  if (!on_cuda()) {
+    g.gelu = g.c;
+    run(g, queue);
+    fused.expect_as(gelu, "gelu in place");
+  }
 
   // Runs the product alone, in the blocks of the product with a derivative.
   Gemm back{
