@@ -39,7 +39,8 @@ class SharedGroup {
   // Counts this rank's next exchange. Its numbers all lie in their memory.
   Exchange begin(int64_t pieces);
   bool all_began(const Exchange& exchange) const;
-  // Returns the number of a piece that nobody has taken, or -1.
+  // Takes a piece that no rank has taken. Returns its number; -1: none is left, or some rank has
+  // not begun.
   int64_t take(const Exchange& exchange);
   bool can_take(const Exchange& exchange) const;
   // Counts a piece whose sums all ranks have. Wakes the other ranks if it was the last one.

@@ -130,7 +130,7 @@ char state_of(const std::string& pid) {
   return at == text.npos ? '?' : text[at + 2];
 }
 
-// A rank without a core holds nobody up: the others add up its part of an exchange it has begun.
+// A rank begins an exchange and is stopped. The other ranks add up its part and finish.
 void shared_without_first(comm::Session& session) {
   Comm& world = session.world();
   if (session.exchange_text() != "mpi, sums in shared memory") return;

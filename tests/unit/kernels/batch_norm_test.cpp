@@ -249,6 +249,62 @@ TEST(BatchNorm, BackwardIsTheGradientOfForward) {
   });
 }
 
+// Large results are stored past the caches. Small ones, here those of parts of the rows, are not.
+TEST(BatchNorm, LargeResultsHaveTheBitsOfSmallOnes) {
+  if (on_cuda()) GTEST_SKIP() << "only CPUs have two ways to store";
+  constexpr int64_t kParts = 3;
+  const NormSizes s{1, 70'002, 64};
+  const int64_t rows = s.rows / kParts, of_part = rows * s.columns;
+  const NormNumbers norm(s, "own"), second(s, "other");
+  NormDoubles sums(size_t(2 * s.columns), 0.5);
+  for_all_types([&](TestQueue& queue, DType type) {
+    device::Ledger ledger;
+    auto make = [&](const std::string& name) {
+      const std::vector<float> drawn = normals(4099, name);
+      const std::vector<uint16_t> narrow = narrowed(drawn);
+      device::Buffer out(device::Kind::cpu, ledger, "test", s.count() * device::size_of(type));
+      for (size_t i = 0; i < size_t(s.count()); ++i)
+        if (type == DType::f32)
+          static_cast<float*>(out.data())[i] = drawn[i % drawn.size()];
+        else
+          static_cast<uint16_t*>(out.data())[i] = narrow[i % narrow.size()];
+      return out;
+    };
+    const device::Buffer x = make("x"), dy = make("dy"), large = make("large"),
+                         small = make("small");
+    auto forward = [&](View y, int64_t first, int64_t count) {
+      run(BatchNormForward{.y = y.slice(first, count),
+                           .x = x.view(type).slice(first, count),
+                           .norm = norm.values(),
+                           .shortcut = dy.view(type).slice(first, count),
+                           .shortcut_norm = second.values(),
+                           .rows = count / s.columns,
+                           .columns = s.columns,
+                           .relu = true},
+          queue);
+    };
+    auto backward = [&](View dx, int64_t first, int64_t count) {
+      run(BatchNormBackward{.dx = dx.slice(first, count),
+                            .dy = dy.view(type).slice(first, count),
+                            .x = x.view(type).slice(first, count),
+                            .norm = norm.values(),
+                            .sums = sums_view(sums),
+                            .rows = count / s.columns,
+                            .columns = s.columns,
+                            .count = s.rows,
+                            .relu = true},
+          queue);
+    };
+    auto compare = [&](const auto& op, const char* name) {
+      op(large.view(type), 0, s.count());
+      for (int64_t i = 0; i < kParts; ++i) op(small.view(type), i * of_part, of_part);
+      EXPECT_EQ(std::memcmp(large.data(), small.data(), size_t(large.bytes())), 0) << name;
+    };
+    compare(forward, "forward");
+    compare(backward, "backward");
+  });
+}
+
 TEST(BatchNorm, GradientsAddPartsAndAccumulate) {
   TestQueue queue;
   NormDoubles sums = {1, 2, 3, 4, 10, 20, 30, 40};  // [2 parts, 2, 2 columns]
