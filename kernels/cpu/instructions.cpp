@@ -30,6 +30,7 @@ bool cpu_has_avx512() {
 }
 bool cpu_has_avx512_bf16() { return cpu_has_avx512() && __builtin_cpu_supports("avx512bf16"); }
 bool onednn_has_avx512() { return onednn_has(dnnl::cpu_isa::avx512_core); }
+bool onednn_has_amx() { return onednn_has(dnnl::cpu_isa::avx512_core_amx); }
 
 // With AVX-512 alone oneDNN also makes bf16 primitives. They convert inside, slower than f32 ones.
 bool bf16_is_native() { return onednn_has(dnnl::cpu_isa::avx512_core_bf16) && !bf16_is_emulated; }

@@ -6,6 +6,8 @@ namespace kernels {
 
 bool cpu_has_avx512();
 bool cpu_has_avx512_bf16();
-bool onednn_has_avx512();  // the environment variable ONEDNN_MAX_CPU_ISA may exclude it
+// The environment variable ONEDNN_MAX_CPU_ISA may exclude sets from oneDNN.
+bool onednn_has_avx512();
+bool onednn_has_amx();  // tiles of bf16
 
 }  // namespace kernels
