@@ -3,6 +3,7 @@
 // Compile it by hand:
 //   g++ -O3 -std=c++20 -march=x86-64-v3 -fopenmp -I. -Isrc tests/bench/kernel_bench.cpp
 //       BUILD/libtrainer_{kernels,device,base}.a -ldnnl -lfmt -lspdlog -lxxhash -lcrypto
+// A build with CUDA also needs -L/usr/local/cuda/lib64 -lcudart_static -ldl -lrt.
 // Usage: kernel_bench [threads] [best|avx512|avx2] [filter] [fixed]. Prints the best of short
 // repeats. ONEDNN_MAX_CPU_ISA=AVX2 limits the library likewise. OMP_PROC_BIND=true helps on a busy
 // machine.
