@@ -2,6 +2,9 @@
 // CPU implementation of convolutions, by oneDNN. The first use of a shape makes a plan, which is
 // kept. Many convolutions of single pixels without stride run as matrix products. Some gradients of
 // weights run in tiles (weight_gradient.hpp).
+#include <algorithm>
+
+#include "base/narrow.hpp"
 #include "kernels/cast.hpp"
 #include "kernels/cpu/convolution_plan.hpp"
 #include "kernels/cpu/gemm_operands.hpp"
@@ -44,8 +47,7 @@ constexpr int64_t kManyPixels = 196, kFewOutputs = 64;
 
 bool runs_as_product(ConvolutionSide result, const ConvolutionShape& shape, const View& operand) {
   if (!shape.is_product()) return false;
-  const bool converts = operand.type == DType::bf16 && !is_narrow(operand);
-  if (converts || !onednn_has_avx512()) return true;
+  if (!onednn_has_avx512()) return true;
   return shape.window.height * shape.window.width < kManyPixels ||
          (result == ConvolutionSide::weights && shape.out > kFewOutputs) ||
          (result == ConvolutionSide::inputs && operand.type == DType::f32);
@@ -72,41 +74,96 @@ bool is_widened(const View& operand) {
   return operand.type == DType::bf16 && !is_narrow(operand);
 }
 
-template <class Args>
-void prepare(const Args& a, const Queue& queue) {
-  if (a.shape.window.batch == 0) return;
+// Calls f(first image, images) for the images that are widened at one time: as many as the caches
+// may hold, but enough for all threads, or for 8 if bits may not depend on their number.
+void for_wide_chunks(const ConvolutionShape& s, const Queue& queue, const auto& f) {
+  constexpr int64_t kFloats = 4 << 20, kImagesOfThread = 4, kLeastImages = 8;
+  const int64_t batch = s.window.batch;
+  const int64_t of_image = (s.inputs() + s.outputs()) / batch;
+  const int64_t least = queue.fixed_order()
+                            ? kLeastImages
+                            : std::max(kLeastImages, kImagesOfThread * queue.threads());
+  const int64_t chunks = base::ceil_div(batch, std::max(least, kFloats / of_image));
+  const int64_t images = base::ceil_div(batch, chunks);
+  for (int64_t first = 0; first < batch; first += images) f(first, std::min(images, batch - first));
+}
+
+// Returns `images` of the batch, from `first`.
+View images_of(const View& view, const ConvolutionShape& s, int64_t first, int64_t images) {
+  const int64_t size = view.count / s.window.batch;
+  return view.slice(first * size, images * size);
+}
+
+void run_widened(const ConvolutionForward& a, Queue& queue) {
+  WideBuffers& wide = wide_buffers();
+  ConvolutionForward f = a;
+  f.weight = widened(a.weight, wide.b, queue);
+  for_wide_chunks(a.shape, queue, [&](int64_t first, int64_t images) {
+    const View y = images_of(a.y, a.shape, first, images);
+    f.shape.window.batch = images;
+    f.x = widened(images_of(a.x, a.shape, first, images), wide.a, queue);
+    f.y = y.type == DType::bf16 ? float_view(wide.c, y.count) : y;
+    run_cpu(f, queue);
+    if (y.type == DType::bf16) run_cpu(Cast{.y = y, .x = f.y}, queue);
+  });
+}
+
+void run_widened(const ConvolutionBackwardData& a, Queue& queue) {
+  WideBuffers& wide = wide_buffers();
+  ConvolutionBackwardData f = a;
+  f.weight = widened(a.weight, wide.b, queue);
+  for_wide_chunks(a.shape, queue, [&](int64_t first, int64_t images) {
+    const View dx = images_of(a.dx, a.shape, first, images);
+    f.shape.window.batch = images;
+    f.dy = widened(images_of(a.dy, a.shape, first, images), wide.a, queue);
+    f.dx = dx.type != DType::bf16         ? dx
+           : a.write == Write::accumulate ? widened(dx, wide.c, queue)
+                                          : float_view(wide.c, dx.count);
+    run_cpu(f, queue);
+    if (dx.type == DType::bf16) run_cpu(Cast{.y = dx, .x = f.dx}, queue);
+  });
+}
+
+void run_widened(const ConvolutionBackwardWeights& a, Queue& queue) {
+  WideBuffers& wide = wide_buffers();
+  ConvolutionBackwardWeights f = a;
+  for_wide_chunks(a.shape, queue, [&](int64_t first, int64_t images) {
+    f.shape.window.batch = images;
+    f.x = widened(images_of(a.x, a.shape, first, images), wide.a, queue);
+    f.dy = widened(images_of(a.dy, a.shape, first, images), wide.c, queue);
+    run_cpu(f, queue);
+    f.write = Write::accumulate;
+  });
+}
+
+void prepare_as(const auto& a, const Queue& queue) {
   if (runs_as_product(a)) return prepare_cpu(product_of(a), queue);
   plan_for(key_of(a, queue));
+}
+
+// `a` has the types of widened operands.
+void prepare_chunks(auto a, const Queue& queue) {
+  for_wide_chunks(a.shape, queue, [&](int64_t, int64_t images) {
+    auto chunk = a;
+    chunk.shape.window.batch = images;
+    prepare_cpu(chunk, queue);
+  });
 }
 
 }  // namespace
 
 void run_cpu(const ConvolutionForward& a, Queue& queue) {
   if (a.y.count == 0) return;
+  if (is_widened(a.x)) return run_widened(a, queue);
   if (runs_as_product(a)) return run_cpu(product_of(a), queue);
-  if (!is_widened(a.x)) return run_plan(a, Write::overwrite, a.x, a.y, a.weight, queue);
-  ConvolutionForward f = a;
-  WideBuffers& wide = wide_buffers();
-  f.x = widened(a.x, wide.a, queue);
-  f.weight = widened(a.weight, wide.b, queue);
-  if (a.y.type == DType::bf16) f.y = float_view(wide.c, a.y.count);
-  run_cpu(f, queue);
-  if (a.y.type == DType::bf16) run_cpu(Cast{.y = a.y, .x = f.y}, queue);
+  run_plan(a, Write::overwrite, a.x, a.y, a.weight, queue);
 }
 
 void run_cpu(const ConvolutionBackwardData& a, Queue& queue) {
   if (a.dx.count == 0) return;
+  if (is_widened(a.dy)) return run_widened(a, queue);
   if (runs_as_product(a)) return run_cpu(product_of(a), queue);
-  if (!is_widened(a.dy)) return run_plan(a, a.write, a.dx, a.dy, a.weight, queue);
-  ConvolutionBackwardData f = a;
-  WideBuffers& wide = wide_buffers();
-  f.dy = widened(a.dy, wide.a, queue);
-  f.weight = widened(a.weight, wide.b, queue);
-  if (a.dx.type == DType::bf16)
-    f.dx = a.write == Write::accumulate ? widened(a.dx, wide.c, queue)
-                                        : float_view(wide.c, a.dx.count);
-  run_cpu(f, queue);
-  if (a.dx.type == DType::bf16) run_cpu(Cast{.y = a.dx, .x = f.dx}, queue);
+  run_plan(a, a.write, a.dx, a.dy, a.weight, queue);
 }
 
 void run_cpu(const ConvolutionBackwardWeights& a, Queue& queue) {
@@ -114,20 +171,37 @@ void run_cpu(const ConvolutionBackwardWeights& a, Queue& queue) {
     if (a.write == Write::overwrite) run_cpu(Fill{.y = a.dw, .value = 0}, queue);
     return;
   }
+  if (is_widened(a.x)) return run_widened(a, queue);
   if (runs_in_tiles(a)) return run_in_tiles(a, queue);
   if (runs_as_product(a)) return run_cpu(product_of(a), queue);
-  if (!is_widened(a.x)) return run_plan(a, a.write, a.x, a.dy, a.dw, queue);
-  ConvolutionBackwardWeights f = a;
-  WideBuffers& wide = wide_buffers();
-  f.x = widened(a.x, wide.a, queue);
-  f.dy = widened(a.dy, wide.c, queue);
-  run_cpu(f, queue);
+  run_plan(a, a.write, a.x, a.dy, a.dw, queue);
 }
 
-void prepare_cpu(const ConvolutionForward& a, const Queue& queue) { prepare(a, queue); }
-void prepare_cpu(const ConvolutionBackwardData& a, const Queue& queue) { prepare(a, queue); }
+void prepare_cpu(const ConvolutionForward& a, const Queue& queue) {
+  if (a.shape.window.batch == 0) return;
+  if (!is_widened(a.x)) return prepare_as(a, queue);
+  ConvolutionForward f = a;
+  f.x.type = f.weight.type = f.y.type = DType::f32;
+  prepare_chunks(f, queue);
+}
+
+void prepare_cpu(const ConvolutionBackwardData& a, const Queue& queue) {
+  if (a.shape.window.batch == 0) return;
+  if (!is_widened(a.dy)) return prepare_as(a, queue);
+  ConvolutionBackwardData f = a;
+  f.dy.type = f.weight.type = f.dx.type = DType::f32;
+  prepare_chunks(f, queue);
+}
+
 void prepare_cpu(const ConvolutionBackwardWeights& a, const Queue& queue) {
-  if (!runs_in_tiles(a)) prepare(a, queue);
+  if (a.shape.window.batch == 0) return;
+  if (!is_widened(a.x)) {
+    if (!runs_in_tiles(a)) prepare_as(a, queue);
+    return;
+  }
+  ConvolutionBackwardWeights f = a;
+  f.x.type = f.dy.type = DType::f32;
+  prepare_chunks(f, queue);
 }
 
 }  // namespace kernels

@@ -172,6 +172,44 @@ TEST(Convolution, AgreesWithReferenceForNarrowOperands) {
   seams::force_bf16_emulation(false);
 }
 
+// CPUs without bf16 instructions widen some images at a time. The numbers are whole and small, so
+// every order of a sum gives the same bits.
+TEST(Convolution, WidensManyImagesInParts) {
+  if (on_cuda()) GTEST_SKIP() << "CUDA devices read bf16";
+  const ConvolutionShape s = convolution_shape(9, 342, 342, 4, 4, 3, 1, 1);
+  auto whole = [](int64_t count, uint64_t seed) {
+    std::vector<float> numbers(static_cast<size_t>(count));
+    for (size_t i = 0; i < numbers.size(); ++i)
+      numbers[i] = float((i * 2654435761u + seed) / 7 % 3) - 1;
+    return numbers;
+  };
+  TestQueue queue(2);
+  auto results = [&](bool narrow, Write write) {
+    Numbers x(whole(s.inputs(), 1), narrow), weight(whole(s.weights(), 2), narrow),
+        dy(whole(s.outputs(), 3), narrow), y(whole(s.outputs(), 4), narrow),
+        dx(whole(s.inputs(), 5), narrow), dw(whole(s.weights(), 6), false);
+    run(ConvolutionForward{.y = y.view(), .x = x.view(), .weight = weight.view(), .shape = s},
+        queue);
+    run(
+        ConvolutionBackwardData{
+            .dx = dx.view(), .dy = dy.view(), .weight = weight.view(), .shape = s, .write = write},
+        queue);
+    run(
+        ConvolutionBackwardWeights{
+            .dw = dw.view(), .x = x.view(), .dy = dy.view(), .shape = s, .write = write},
+        queue);
+    return std::array{y.values(), dx.values(), dw.values()};
+  };
+  for (Write write : {Write::overwrite, Write::accumulate}) {
+    seams::force_bf16_emulation(true);
+    const auto got = results(true, write);
+    seams::force_bf16_emulation(false);
+    const auto want = results(false, write);
+    for (size_t i = 0; i < got.size(); ++i)
+      EXPECT_TRUE(got[i] == want[i]) << "result " << i << ", write " << int(write);
+  }
+}
+
 TEST(Convolution, FixedOrderGivesTheSameBitsForAllThreads) {
   for (const ConvolutionShape& shape :
        {convolution_shape(8, 6, 6, 16, 32, 3, 1, 1), convolution_shape(6, 5, 5, 32, 128, 3, 2, 1),
