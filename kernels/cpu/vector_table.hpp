@@ -109,7 +109,7 @@ struct ActivationLoops {
   void (*batch_norm_backward)(const BatchNormGradientRows<T>&);
   void (*max_pool_forward)(const MaxPoolWindow<T>&);
   void (*max_pool_backward)(const MaxPoolPixel<T>&);
-  // null where the instruction set has too few registers, or no pairs of bf16
+  // null where the instruction set has no pairs of bf16
   void (*pack_panels)(const PanelRows<T>&);
   void (*add_tile)(const WeightGradientTile<T>&);
 };

@@ -286,9 +286,10 @@ class WeightGradient {
 
 // True where oneDNN is slower, by measurement. It takes strides, the padding of small images, and
 // many rows of single pixels badly. With AMX it is always faster in bf16: it reached 650 to 1,000
-// GFLOP/s on one core, these tiles 105.
+// GFLOP/s on one core, these tiles 105. Without AVX-512 it is slower for nearly all shapes.
 bool pays(const ConvolutionShape& s, bool narrow) {
   if (narrow && onednn_has_amx()) return false;
+  if (!onednn_has_avx512()) return true;
   const Window& w = s.window;
   const int64_t positions = w.out_height() * w.out_width();
   if (w.kernel_height * w.kernel_width > 1)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Loops of weight gradients over panels. vector_math.hpp explains how this file is compiled.
-// Without AVX-512 there are too few registers, and without bf16 instructions no pairs of bf16.
+// Without bf16 instructions there are no pairs of bf16.
 #pragma once
 
 #include "kernels/cpu/vector_math.hpp"
@@ -9,22 +9,21 @@
 namespace kernels {
 namespace {
 
-#if defined(KERNELS_AVX512_BF16)
+#ifdef KERNELS_AVX512_BF16
 template <class T>
 constexpr bool kHasTiles = true;
-#elif defined(KERNELS_AVX512)
-template <class T>
-constexpr bool kHasTiles = sizeof(T) == sizeof(float);
 #else
 template <class T>
-constexpr bool kHasTiles = false;
+constexpr bool kHasTiles = sizeof(T) == sizeof(float);
 #endif
 
-#ifdef KERNELS_AVX512
-
 KERNELS_INLINE void pack_of_panel(float* to, const float* const* rows, int64_t first) {
-  store(to, load(rows[0] + first));
+#pragma GCC unroll 2
+  for (int i = 0; i < kPanelColumns; i += kLanes) store(to + i, load(rows[0] + first + i));
 }
+KERNELS_INLINE V load_of_panel(const float* p) { return load(p); }
+// Returns one column of a step, in all lanes.
+KERNELS_INLINE V column_of_panel(const float* p) { return broadcast(*p); }
 #ifdef KERNELS_AVX512_BF16
 KERNELS_INLINE void pack_of_panel(uint16_t* to, const uint16_t* const* rows, int64_t first) {
   const auto half = [&](int i) {
@@ -33,18 +32,15 @@ KERNELS_INLINE void pack_of_panel(uint16_t* to, const uint16_t* const* rows, int
   const Words both = _mm512_inserti64x4(_mm512_castsi256_si512(half(0)), half(1), 1);
   _mm512_storeu_si512(to, _mm512_permutexvar_epi16(_mm512_load_si512(kInTurn), both));
 }
-#endif
-KERNELS_INLINE V load_of_panel(const float* p) { return load(p); }
 KERNELS_INLINE Words load_of_panel(const uint16_t* p) {
   return load_words(reinterpret_cast<const uint32_t*>(p));
 }
-// Returns one column of a step, in all lanes.
-KERNELS_INLINE V column_of_panel(const float* p) { return broadcast(*p); }
 KERNELS_INLINE Words column_of_panel(const uint16_t* p) {
   uint32_t both;
   __builtin_memcpy(&both, p, sizeof(both));
   return words(both);
 }
+#endif
 
 // Rows are far from each other, so processors do not foresee the next ones. Panels are too large
 // for the first-level cache, and processors wait for each line of them that a store misses.
@@ -66,67 +62,71 @@ void pack_panels(const PanelRows<T>& rows) {
   }
 }
 
-// The columns of dy whose sums stay in registers.
-constexpr int kColumnsOfDy = 8;
-static_assert(kPanelColumns == 2 * kColumnsOfDy, "later has addresses for two halves of a panel");
-
-// Multiplies the columns from `first` on of dy.
-template <int kPanels, class T>
-KERNELS_INLINE void add_columns(const WeightGradientTile<T>& t, int64_t first) {
+// Multiplies kColumns columns of dy, from `first` on, with kVectors vectors of x, from `panel` on.
+// Their sums stay in registers. `pass` counts the calls of a tile: each brings other lines near.
+template <int kColumns, int kVectors, class T>
+KERNELS_INLINE void add_columns(const WeightGradientTile<T>& t, int64_t first, int64_t panel,
+                                int64_t pass) {
   constexpr int64_t kRows = kRowsOfStep<T>;
-  V sum[kColumnsOfDy][kPanels];
+  V sum[kColumns][kVectors];
 #pragma GCC unroll 8
-  for (int i = 0; i < kColumnsOfDy; ++i)
+  for (int i = 0; i < kColumns; ++i)
 #pragma GCC unroll 2
-    for (int j = 0; j < kPanels; ++j) sum[i][j] = zero();
-  const T *dy = t.dy + first * kRows, *x = t.x;
-  const int64_t skipped = first ? t.steps : 0;
+    for (int j = 0; j < kVectors; ++j) sum[i][j] = zero();
+  const T *dy = t.dy + first * kRows, *x = t.x + panel * t.size;
+  const int64_t skipped = pass * t.steps;
   const T* const* const later = t.later + skipped;
   for (int64_t s = 0; s < t.steps; ++s, dy += kPanelColumns * kRows, x += kPanelColumns * kRows) {
     if (s < t.later_count - skipped) __builtin_prefetch(later[s], 0, 2);
-    decltype(load_of_panel(x)) of_x[kPanels];
+    decltype(load_of_panel(x)) of_x[kVectors];
 #pragma GCC unroll 2
-    for (int j = 0; j < kPanels; ++j) of_x[j] = load_of_panel(x + j * t.size);
+    for (int j = 0; j < kVectors; ++j)
+      of_x[j] = load_of_panel(x + j * kLanes / kPanelColumns * t.size +
+                              j * kLanes % kPanelColumns * kRows);
 #pragma GCC unroll 8
-    for (int i = 0; i < kColumnsOfDy; ++i) {
+    for (int i = 0; i < kColumns; ++i) {
       const auto of_dy = column_of_panel(dy + i * kRows);
 #pragma GCC unroll 2
-      for (int j = 0; j < kPanels; ++j) sum[i][j] = add_product(sum[i][j], of_dy, of_x[j]);
+      for (int j = 0; j < kVectors; ++j) sum[i][j] = add_product(sum[i][j], of_dy, of_x[j]);
     }
   }
 #pragma GCC unroll 8
-  for (int i = 0; i < kColumnsOfDy; ++i)
+  for (int i = 0; i < kColumns; ++i)
 #pragma GCC unroll 2
-    for (int j = 0; j < kPanels; ++j) {
-      float* at = t.sums + (first + i) * t.stride + j * kPanelColumns;
+    for (int j = 0; j < kVectors; ++j) {
+      float* at = t.sums + (first + i) * t.stride + panel * kPanelColumns + j * kLanes;
       store(at, t.add ? load(at) + sum[i][j] : sum[i][j]);
     }
 }
 
+// The sums of 8 columns and two panels fill 16 of the 32 registers of AVX-512, those of 6 columns
+// and one panel 12 of the 16 of AVX2.
 template <class T>
 void add_tile(const WeightGradientTile<T>& t) {
-  for (int64_t first = 0; first < kPanelColumns; first += kColumnsOfDy) {
+#ifdef KERNELS_AVX512
+  for (int64_t pass = 0; pass < 2; ++pass) {
     if (t.panels == 2)
-      add_columns<2>(t, first);
+      add_columns<8, 2>(t, 8 * pass, 0, pass);
     else
-      add_columns<1>(t, first);
+      add_columns<8, 1>(t, 8 * pass, 0, pass);
   }
-}
-
+#else
+  for (int64_t panel = 0; panel < t.panels; ++panel) {
+    add_columns<6, 2>(t, 0, panel, 3 * panel);
+    add_columns<5, 2>(t, 6, panel, 3 * panel + 1);
+    add_columns<5, 2>(t, 11, panel, 3 * panel + 2);
+  }
 #endif
+}
 
 template <class T>
 constexpr auto pack_panels_loop() -> void (*)(const PanelRows<T>&) {
-#ifdef KERNELS_AVX512
   if constexpr (kHasTiles<T>) return pack_panels<T>;
-#endif
   return nullptr;
 }
 template <class T>
 constexpr auto add_tile_loop() -> void (*)(const WeightGradientTile<T>&) {
-#ifdef KERNELS_AVX512
   if constexpr (kHasTiles<T>) return add_tile<T>;
-#endif
   return nullptr;
 }
 
