@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // CPU implementation of convolutions, by oneDNN. The first use of a shape makes a plan, which is
-// kept. Many convolutions of single pixels without stride run as matrix products. Some gradients of
-// weights run in tiles (weight_gradient.hpp).
+// kept. Many convolutions of single pixels without stride run as matrix products. Some outputs and
+// gradients of weights run in tiles (direct_convolution.hpp, weight_gradient.hpp).
 #include <algorithm>
 
 #include "base/narrow.hpp"
 #include "kernels/cast.hpp"
 #include "kernels/cpu/convolution_plan.hpp"
+#include "kernels/cpu/direct_convolution.hpp"
 #include "kernels/cpu/gemm_operands.hpp"
 #include "kernels/cpu/instructions.hpp"
 #include "kernels/cpu/weight_gradient.hpp"
@@ -155,6 +156,7 @@ void prepare_chunks(auto a, const Queue& queue) {
 void run_cpu(const ConvolutionForward& a, Queue& queue) {
   if (a.y.count == 0) return;
   if (is_widened(a.x)) return run_widened(a, queue);
+  if (runs_directly(a)) return run_directly(a, queue);
   if (runs_as_product(a)) return run_cpu(product_of(a), queue);
   run_plan(a, Write::overwrite, a.x, a.y, a.weight, queue);
 }
@@ -179,7 +181,10 @@ void run_cpu(const ConvolutionBackwardWeights& a, Queue& queue) {
 
 void prepare_cpu(const ConvolutionForward& a, const Queue& queue) {
   if (a.shape.window.batch == 0) return;
-  if (!is_widened(a.x)) return prepare_as(a, queue);
+  if (!is_widened(a.x)) {
+    if (!runs_directly(a)) prepare_as(a, queue);
+    return;
+  }
   ConvolutionForward f = a;
   f.x.type = f.weight.type = f.y.type = DType::f32;
   prepare_chunks(f, queue);

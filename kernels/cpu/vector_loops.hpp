@@ -5,6 +5,7 @@
 #include "kernels/cpu/attention_head.hpp"
 #include "kernels/cpu/batch_norm_loops.hpp"
 #include "kernels/cpu/decode_loops.hpp"
+#include "kernels/cpu/direct_convolution_loops.hpp"
 #include "kernels/cpu/pool_loops.hpp"
 #include "kernels/cpu/vector_rows.hpp"
 #include "kernels/cpu/weight_gradient_loops.hpp"
@@ -43,7 +44,8 @@ constexpr VectorTable vector_loops(const char* name) {
           .from_bf16 = convert<float, uint16_t>,
           .exp_of = exp_of,
           .softmax_xent_row = softmax_xent_row,
-          .layer_norm_backward = layer_norm_backward};
+          .layer_norm_backward = layer_norm_backward,
+          .convolve_tile = kConvolveTile};
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include "device/types.hpp"
 #include "kernels/cpu/batch_norm_rows.hpp"
+#include "kernels/cpu/direct_convolution_rows.hpp"
 #include "kernels/cpu/pool_rows.hpp"
 #include "kernels/cpu/weight_gradient_rows.hpp"
 
@@ -124,6 +125,7 @@ struct VectorTable {
   void (*exp_of)(float* y, const float* x, int64_t count);
   float (*softmax_xent_row)(const SoftmaxRow&);  // returns the loss
   void (*layer_norm_backward)(const LayerNormGradientRows&);
+  void (*convolve_tile)(const DirectTile&);  // null where oneDNN is faster
 
   // Calls f(loops, element) with the loops over activations of this type.
   template <class F>
