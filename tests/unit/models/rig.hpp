@@ -127,6 +127,7 @@ class World {
       out.emplace_back(size_t(stores.batch() * tap.count()));
     for (Floats& of_tap : out) places.push_back(of_tap.data());
     nn::Context ctx = stores.context(false);
+    const device::Queue::RowsAlike alike(ctx.queue);  // as evaluations run
     pass->run(ctx, inputs, places);
     return out;
   }
