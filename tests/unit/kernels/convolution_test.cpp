@@ -57,6 +57,10 @@ std::vector<ConvolutionShape> convolution_shapes() {
   all.push_back(convolution_shape(1, 28, 29, 48, 128, 1, 1, 0));  // weights in tiles
   all.push_back(convolution_shape(2, 16, 17, 128, 16, 3, 2, 1));  // likewise, f32 alone
   all.push_back(convolution_shape(3, 5, 7, 512, 16, 1, 2, 0));    // a shortcut of many channels
+  all.push_back(convolution_shape(2, 13, 11, 18, 32, 5, 3, 2));   // outputs directly
+  wide.in = 16;
+  wide.out = 48;
+  all.push_back(wide);  // likewise
   return all;
 }
 
