@@ -19,6 +19,11 @@ namespace {
 
 bool is_narrow(const View& operand) { return operand.type == DType::bf16 && bf16_is_native(); }
 
+bool is_widened(const View& operand) {
+  CHECK(operand.type != DType::f16, "convolutions of f16 are for GPUs");
+  return operand.type == DType::bf16 && !is_narrow(operand);
+}
+
 ConvolutionKey key_of(ConvolutionSide result, const ConvolutionShape& shape, const View& operand,
                       const View& images, Write write, const Queue& queue) {
   const bool narrow = is_narrow(operand), weights = result == ConvolutionSide::weights;
@@ -44,10 +49,13 @@ ConvolutionKey key_of(const ConvolutionBackwardWeights& a, const Queue& queue) {
 // Convolutions pack their weights once, products pack them for each block. Measured on AVX-512:
 // with so many pixels convolutions are 5 to 25 % faster, with fewer they are slower. In f32
 // gradients of images are faster as products, and those of weights with more output channels.
+// Products widen operands block by block, which is faster than whole images, but not for gradients
+// of weights.
 constexpr int64_t kManyPixels = 196, kFewOutputs = 64;
 
 bool runs_as_product(ConvolutionSide result, const ConvolutionShape& shape, const View& operand) {
   if (!shape.is_product()) return false;
+  if (is_widened(operand)) return result != ConvolutionSide::weights;
   if (!onednn_has_avx512()) return true;
   return shape.window.height * shape.window.width < kManyPixels ||
          (result == ConvolutionSide::weights && shape.out > kFewOutputs) ||
@@ -70,22 +78,17 @@ void run_plan(const auto& a, Write write, View x, View y, View weights, Queue& q
            write, queue);
 }
 
-bool is_widened(const View& operand) {
-  CHECK(operand.type != DType::f16, "convolutions of f16 are for GPUs");
-  return operand.type == DType::bf16 && !is_narrow(operand);
-}
-
 // Calls f(first image, images) for the images that are widened at one time: as many as the caches
-// may hold, but enough for all threads, or for 8 if bits may not depend on their number.
+// may hold, but at least 8, and 4 for each thread unless bits must not depend on their number. They
+// are a multiple of 8, so that threads can share them.
 void for_wide_chunks(const ConvolutionShape& s, const Queue& queue, const auto& f) {
-  constexpr int64_t kFloats = 4 << 20, kImagesOfThread = 4, kLeastImages = 8;
+  constexpr int64_t kFloats = 4 << 20, kImagesOfThread = 4, kUnit = 8;
   const int64_t batch = s.window.batch;
   const int64_t of_image = (s.inputs() + s.outputs()) / batch;
-  const int64_t least = queue.fixed_order()
-                            ? kLeastImages
-                            : std::max(kLeastImages, kImagesOfThread * queue.threads());
+  const int64_t least =
+      queue.fixed_order() ? kUnit : std::max(kUnit, kImagesOfThread * queue.threads());
   const int64_t chunks = base::ceil_div(batch, std::max(least, kFloats / of_image));
-  const int64_t images = base::ceil_div(batch, chunks);
+  const int64_t images = base::round_up(base::ceil_div(batch, chunks), kUnit);
   for (int64_t first = 0; first < batch; first += images) f(first, std::min(images, batch - first));
 }
 
@@ -155,16 +158,16 @@ void prepare_chunks(auto a, const Queue& queue) {
 
 void run_cpu(const ConvolutionForward& a, Queue& queue) {
   if (a.y.count == 0) return;
+  if (runs_as_product(a)) return run_cpu(product_of(a), queue);
   if (is_widened(a.x)) return run_widened(a, queue);
   if (runs_directly(a)) return run_directly(a, queue);
-  if (runs_as_product(a)) return run_cpu(product_of(a), queue);
   run_plan(a, Write::overwrite, a.x, a.y, a.weight, queue);
 }
 
 void run_cpu(const ConvolutionBackwardData& a, Queue& queue) {
   if (a.dx.count == 0) return;
-  if (is_widened(a.dy)) return run_widened(a, queue);
   if (runs_as_product(a)) return run_cpu(product_of(a), queue);
+  if (is_widened(a.dy)) return run_widened(a, queue);
   run_plan(a, a.write, a.dx, a.dy, a.weight, queue);
 }
 
@@ -181,7 +184,7 @@ void run_cpu(const ConvolutionBackwardWeights& a, Queue& queue) {
 
 void prepare_cpu(const ConvolutionForward& a, const Queue& queue) {
   if (a.shape.window.batch == 0) return;
-  if (!is_widened(a.x)) {
+  if (runs_as_product(a) || !is_widened(a.x)) {
     if (!runs_directly(a)) prepare_as(a, queue);
     return;
   }
@@ -192,7 +195,7 @@ void prepare_cpu(const ConvolutionForward& a, const Queue& queue) {
 
 void prepare_cpu(const ConvolutionBackwardData& a, const Queue& queue) {
   if (a.shape.window.batch == 0) return;
-  if (!is_widened(a.dy)) return prepare_as(a, queue);
+  if (runs_as_product(a) || !is_widened(a.dy)) return prepare_as(a, queue);
   ConvolutionBackwardData f = a;
   f.dy.type = f.weight.type = f.dx.type = DType::f32;
   prepare_chunks(f, queue);

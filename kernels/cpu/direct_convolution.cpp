@@ -15,32 +15,33 @@
 namespace kernels {
 namespace {
 
-// With fewer input channels, as those of colour images, oneDNN is faster.
-constexpr int64_t kLeastInputs = 16;
-// Tiles of a chunk. Its pixels stay in the second-level cache, beside the weights of a tile.
+// With fewer input channels oneDNN is faster.
+constexpr int64_t kLeastInputs = 32;
+// Tiles of a chunk. With up to 256 channels its pixels stay in the second-level cache, beside the
+// weights of a tile.
 constexpr int64_t kTilesOfChunk = 8, kChunk = kTilesOfChunk * kTilePositions;
 
 int64_t taps_of(const ConvolutionShape& s) {
   return s.window.kernel_height * s.window.kernel_width;
 }
 
-// [out, in, taps] -> [out / kTileOutputs, taps, in, kTileOutputs]
+// [out, in, taps] -> [out / kTileOutputs, taps, in, kTileOutputs], written by lines of the caches
 void pack_weights(const ConvolutionForward& a, float* packed, Queue& queue) {
   const int64_t taps = taps_of(a.shape), in = a.shape.in, panel = in * taps * kTileOutputs;
   for_ranges(queue, a.shape.out / kTileOutputs, a.shape.weights(), 1,
              [&](int64_t begin, int64_t end) {
                for (int64_t p = begin; p < end; ++p)
-                 for (int64_t o = 0; o < kTileOutputs; ++o) {
-                   const float* from = a.weight.f32() + p * panel + o * in * taps;
-                   for (int64_t i = 0; i < in; ++i)
-                     for (int64_t tap = 0; tap < taps; ++tap)
-                       packed[p * panel + (tap * in + i) * kTileOutputs + o] = *from++;
-                 }
+                 for (int64_t i = 0; i < in; ++i)
+                   for (int64_t tap = 0; tap < taps; ++tap) {
+                     const float* const from = a.weight.f32() + p * panel + i * taps + tap;
+                     float* const to = packed + p * panel + (tap * in + i) * kTileOutputs;
+                     for (int64_t o = 0; o < kTileOutputs; ++o) to[o] = from[o * in * taps];
+                   }
              });
 }
 
 // Finds the pixels below the window at positions from `first` on, as DirectTile::x has them. Pixels
-// of the padding, and of positions that are none, are zeros.
+// of the padding, and of positions past the last one, are zeros.
 void find_pixels(const ConvolutionForward& a, int64_t first, int64_t positions, const float* zeros,
                  const float** pixels) {
   const Window& w = a.shape.window;

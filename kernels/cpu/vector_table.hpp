@@ -125,7 +125,7 @@ struct VectorTable {
   void (*exp_of)(float* y, const float* x, int64_t count);
   float (*softmax_xent_row)(const SoftmaxRow&);  // returns the loss
   void (*layer_norm_backward)(const LayerNormGradientRows&);
-  void (*convolve_tile)(const DirectTile&);  // null where oneDNN is faster
+  void (*convolve_tile)(const DirectTile&);  // null with AVX-512, where oneDNN is faster
 
   // Calls f(loops, element) with the loops over activations of this type.
   template <class F>

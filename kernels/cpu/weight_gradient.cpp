@@ -28,6 +28,8 @@ constexpr int64_t kManyOutputs = 256, kManyNarrowOutputs = 512,
                   kFewPositions = 49;                        // large windows
 constexpr int64_t kManyPositions = 784, kWideOutputs = 128;  // single pixels
 constexpr int64_t kFewInputs = 256, kManyInputs = 1024;      // single pixels with strides
+// Without AVX-512: products of input and output channels from which on tiles are faster.
+constexpr int64_t kManyWeights = 32 * 64;
 
 int64_t whole_lines(int64_t bytes) { return base::round_up(bytes, 64); }
 
@@ -286,10 +288,10 @@ class WeightGradient {
 
 // True where oneDNN is slower, by measurement. It takes strides, the padding of small images, and
 // many rows of single pixels badly. With AMX it is always faster in bf16: it reached 650 to 1,000
-// GFLOP/s on one core, these tiles 105. Without AVX-512 it is slower for nearly all shapes.
+// GFLOP/s on one core, these tiles 105. Without AVX-512 oneDNN is slower for all but few channels.
 bool pays(const ConvolutionShape& s, bool narrow) {
   if (narrow && onednn_has_amx()) return false;
-  if (!onednn_has_avx512()) return true;
+  if (!onednn_has_avx512()) return s.in * s.out >= kManyWeights;
   const Window& w = s.window;
   const int64_t positions = w.out_height() * w.out_width();
   if (w.kernel_height * w.kernel_width > 1)

@@ -57,8 +57,8 @@ std::vector<ConvolutionShape> convolution_shapes() {
   all.push_back(convolution_shape(1, 28, 29, 48, 128, 1, 1, 0));  // weights in tiles
   all.push_back(convolution_shape(2, 16, 17, 128, 16, 3, 2, 1));  // likewise, f32 alone
   all.push_back(convolution_shape(3, 5, 7, 512, 16, 1, 2, 0));    // a shortcut of many channels
-  all.push_back(convolution_shape(2, 13, 11, 18, 32, 5, 3, 2));   // outputs directly
-  wide.in = 16;
+  all.push_back(convolution_shape(2, 13, 11, 34, 32, 5, 3, 2));   // outputs directly
+  wide.in = 32;
   wide.out = 48;
   all.push_back(wide);  // likewise
   return all;
@@ -180,7 +180,6 @@ TEST(Convolution, AgreesWithReferenceForNarrowOperands) {
 // every order of a sum gives the same bits.
 TEST(Convolution, WidensManyImagesInParts) {
   if (on_cuda()) GTEST_SKIP() << "CUDA devices read bf16";
-  const ConvolutionShape s = convolution_shape(9, 342, 342, 4, 4, 3, 1, 1);
   auto whole = [](int64_t count, uint64_t seed) {
     std::vector<float> numbers(static_cast<size_t>(count));
     for (size_t i = 0; i < numbers.size(); ++i)
@@ -188,7 +187,7 @@ TEST(Convolution, WidensManyImagesInParts) {
     return numbers;
   };
   TestQueue queue(2);
-  auto results = [&](bool narrow, Write write) {
+  auto results = [&](const ConvolutionShape& s, bool narrow, Write write) {
     Numbers x(whole(s.inputs(), 1), narrow), weight(whole(s.weights(), 2), narrow),
         dy(whole(s.outputs(), 3), narrow), y(whole(s.outputs(), 4), narrow),
         dx(whole(s.inputs(), 5), narrow), dw(whole(s.weights(), 6), false);
@@ -204,14 +203,19 @@ TEST(Convolution, WidensManyImagesInParts) {
         queue);
     return std::array{y.values(), dx.values(), dw.values()};
   };
-  for (Write write : {Write::overwrite, Write::accumulate}) {
-    seams::force_bf16_emulation(true);
-    const auto got = results(true, write);
-    seams::force_bf16_emulation(false);
-    const auto want = results(false, write);
-    for (size_t i = 0; i < got.size(); ++i)
-      EXPECT_TRUE(got[i] == want[i]) << "result " << i << ", write " << int(write);
-  }
+  // Few large images, many channels, single pixels.
+  for (const ConvolutionShape& s : {convolution_shape(9, 342, 342, 4, 4, 3, 1, 1),
+                                    convolution_shape(48, 32, 32, 32, 64, 3, 1, 1),
+                                    convolution_shape(48, 32, 32, 32, 64, 1, 1, 0)})
+    for (Write write : {Write::overwrite, Write::accumulate}) {
+      seams::force_bf16_emulation(true);
+      const auto got = results(s, true, write);
+      seams::force_bf16_emulation(false);
+      const auto want = results(s, false, write);
+      for (size_t i = 0; i < got.size(); ++i)
+        EXPECT_TRUE(got[i] == want[i])
+            << s.in << " -> " << s.out << " channels, result " << i << ", write " << int(write);
+    }
 }
 
 TEST(Convolution, FixedOrderGivesTheSameBitsForAllThreads) {
@@ -238,8 +242,8 @@ TEST(Convolution, AnImageDoesNotDependOnOthersIfRowsAreAlike) {
   TestQueue queue(2);
   const TestQueue::RowsAlike alike(queue);
   for (const ConvolutionShape& all :
-       {convolution_shape(5, 9, 7, 16, 32, 3, 1, 1), convolution_shape(5, 9, 7, 16, 32, 1, 1, 0),
-        convolution_shape(5, 9, 7, 16, 32, 1, 2, 0),
+       {convolution_shape(5, 9, 7, 16, 32, 3, 1, 1), convolution_shape(5, 9, 7, 32, 16, 3, 1, 1),
+        convolution_shape(5, 9, 7, 16, 32, 1, 1, 0), convolution_shape(5, 9, 7, 16, 32, 1, 2, 0),
         convolution_shape(5, 14, 15, 16, 32, 1, 1, 0)}) {
     ConvolutionShape one = all;
     one.window.batch = 1;
