@@ -63,7 +63,7 @@ void pack_panels(const PanelRows<T>& rows) {
 }
 
 // Multiplies kColumns columns of dy, from `first` on, with kVectors vectors of x, from `panel` on.
-// Their sums stay in registers. `pass` counts the calls of a tile. The first two bring lines near.
+// Their sums stay in registers. `pass` counts the calls for a tile. The first two bring lines near.
 template <int kColumns, int kVectors, class T>
 KERNELS_INLINE void add_columns(const WeightGradientTile<T>& t, int64_t first, int64_t panel,
                                 int64_t pass) {
