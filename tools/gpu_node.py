@@ -16,7 +16,7 @@ def pythons(given):
     return list(dict.fromkeys(path for path in found if path and shutil.which(path)))
 
 
-def library_environment(interpreters):
+def environment_with_libraries(interpreters):
     """Returns the environment with CUDA's libraries from wheels and from the toolkit."""
     where = "import nvidia, os; print(':'.join(os.path.join(p, d, 'lib') for p in nvidia.__path__ for d in os.listdir(p)))"
     paths = os.environ.get("LD_LIBRARY_PATH", "").split(":")
