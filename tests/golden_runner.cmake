@@ -2,10 +2,13 @@
 # build/tests/golden runs recorded cases of the published code through the real engine. These tests
 # run all cases, on meshes that fit on two cores.
 file(GLOB golden_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/golden_runner/*.cpp)
+trainer_batches(golden_sources golden 6)
 add_library(golden_objects OBJECT ${golden_sources})
 target_link_libraries(golden_objects PRIVATE trainer_train nlohmann_json::nlohmann_json trainer::hdf5)
+reads_common_headers(golden_objects)
 add_executable(golden $<TARGET_OBJECTS:golden_objects>)
 target_link_libraries(golden PRIVATE trainer_train nlohmann_json::nlohmann_json trainer::hdf5)
+trainer_with_gpus(golden)
 set_target_properties(golden PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
 
 # The program on the emulated GPU (cuda_tests.cmake).

@@ -15,9 +15,12 @@ set(TRAINER_MPI_ENVIRONMENT OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONF
 # mpi_program(NAME [further sources in tests/mpi])
 function(mpi_program name)
   if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/mpi/${name}.cpp)
-    list(TRANSFORM ARGN PREPEND mpi/ OUTPUT_VARIABLE further)
-    add_executable(${name} mpi/${name}.cpp ${further})
+    list(TRANSFORM ARGN PREPEND mpi/ OUTPUT_VARIABLE sources)
+    list(PREPEND sources mpi/${name}.cpp)
+    trainer_batches(sources ${name} 6 ALONE mpi/count_allocations.cpp)  # replaces malloc
+    add_executable(${name} ${sources})
     target_link_libraries(${name} PRIVATE trainer_train nlohmann_json::nlohmann_json)
+    reads_common_headers(${name})
     set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   endif()
 endfunction()
@@ -39,7 +42,6 @@ mpi_program(engine_test engine_gradients.cpp engine_cuts.cpp engine_left_out.cpp
             engine_overlap.cpp)
 mpi_program(checkpoint_test checkpoint_harm.cpp)
 mpi_program(memory_test count_allocations.cpp)
-set_source_files_properties(mpi/count_allocations.cpp PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)  # replaces malloc
 
 # One rank writes the reference. The others must produce the same bits.
 set(bits ${CMAKE_CURRENT_BINARY_DIR}/mesh_bits.txt)

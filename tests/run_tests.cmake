@@ -58,6 +58,7 @@ foreach(deck IN LISTS decks)
   set_tests_properties(deck_${name} PROPERTIES LABELS run)
 endforeach()
 
+set_tests_properties(run_no_cuda_test_mpi4 PROPERTIES ENVIRONMENT "TRAINER=$<TARGET_FILE:trainer_without_cuda>;${run_environment}")
 set_property(TEST run_cuda_graph_test_mpi4 APPEND PROPERTY ENVIRONMENT "TRAINER_ON_EMULATOR=$<TARGET_FILE:trainer_on_emulator>")
 if(NOT TRAINER_SANITIZE)
   set_property(TEST run_cuda_watch_test_mpi4 APPEND PROPERTY ENVIRONMENT "TRAINER_ON_EMULATOR=$<TARGET_FILE:trainer_watched>")

@@ -101,25 +101,17 @@ mpi_environment() {
 # Prints the number of cores that this process may use. nproc alone would print OMP_NUM_THREADS.
 cores() { env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc; }
 
-# Builds into build/; options go to the build: "--target trainer" leaves out the tests. A build that
-# is configured keeps its settings: preset tests uses the same folder, for fewer kinds of GPU.
-build_release() {
-  if [ -f build/build.ninja ]; then
-    use_ccache
-    cmake --build build --parallel "$(cores)" "$@"
-  else
-    build_preset release "$@"
-  fi
-}
-
-# Builds a preset.
+# Configures a preset, unless its folder is configured already, and builds it. A build that is
+# configured keeps its settings. Options go to the build: "--target trainer" leaves out the tests.
 build_preset() {
+  local folder=build
+  [ "$1" = release ] || folder=build/$1
   use_ccache
-  cmake --preset "$1" && cmake --build --preset "$1" --parallel "$(cores)" "${@:2}"
+  [ -f "$folder/build.ninja" ] || cmake --preset "$1" || return
+  cmake --build "$folder" --parallel "$(cores)" "${@:2}"
 }
 
 # The files of ccache are at their usual place unless CCACHE_DIR names another one.
 use_ccache() {
   export CCACHE_DIR=${CCACHE_DIR:-${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/ccache}
-  export CCACHE_DEPEND=1  # new sources go through the preprocessor once, not twice
 }

@@ -8,8 +8,8 @@
 namespace kernels {
 namespace {
 
-constexpr int kColumnPack = 4, kColumnTurns = 8,
-              kColumnWidth = kWarp * kColumnPack;  // a warp's lanes beside each other
+constexpr int kSumPack = 4, kColumnTurns = 8,
+              kColumnWidth = kWarp * kSumPack;  // a warp's lanes beside each other
 
 // partial[block of rows][n] = the sums over each block's rows. Threads of one column share the rows
 // in turn, and their sums are added in order.
@@ -17,20 +17,20 @@ template <bool kAligned, class T>
 __global__ void __launch_bounds__(kWarp* kColumnTurns)
     column_sum_blocks(const T* x, int64_t m, int64_t n, int64_t rows_per_block, float* partial) {
   __shared__ float sums[kColumnTurns][kColumnWidth];
-  const int64_t column = int64_t(blockIdx.x) * kColumnWidth + threadIdx.x * kColumnPack;
+  const int64_t column = int64_t(blockIdx.x) * kColumnWidth + threadIdx.x * kSumPack;
   const int64_t first = int64_t(blockIdx.y) * rows_per_block,
                 end = first + rows_per_block < m ? first + rows_per_block : m;
-  Floats<kColumnPack> sum{};
+  Floats<kSumPack> sum{};
   if (column < n) {
 #pragma unroll 4
     for (int64_t row = first + threadIdx.y; row < end; row += kColumnTurns) {
-      const Floats<kColumnPack> v = load<kAligned, kColumnPack>(x + row * n + column, n - column);
+      const Floats<kSumPack> v = load<kAligned, kSumPack>(x + row * n + column, n - column);
 #pragma unroll
-      for (int i = 0; i < kColumnPack; ++i) sum[i] += v[i];
+      for (int i = 0; i < kSumPack; ++i) sum[i] += v[i];
     }
   }
 #pragma unroll
-  for (int i = 0; i < kColumnPack; ++i) sums[threadIdx.y][threadIdx.x * kColumnPack + i] = sum[i];
+  for (int i = 0; i < kSumPack; ++i) sums[threadIdx.y][threadIdx.x * kSumPack + i] = sum[i];
   __syncthreads();
   const int j = int(threadIdx.y) * kWarp + int(threadIdx.x);
   if (j >= kColumnWidth || int64_t(blockIdx.x) * kColumnWidth + j >= n) return;
@@ -46,7 +46,7 @@ void sum_columns(const ColumnSum& a, Queue& queue) {
   const dim3 grid(blocks_for(a.n, kColumnWidth).x, unsigned(cuts.count())),
       block(kWarp, kColumnTurns);
   const T* x = static_cast<const T*>(a.x.data);
-  if (packs_fit(kColumnPack, a.n, {a.x}))
+  if (packs_fit(kSumPack, a.n, {a.x}))
     launch(column_sum_blocks<true, T>, grid, block, 0, queue, x, a.m, a.n, cuts.block, partial);
   else
     launch(column_sum_blocks<false, T>, grid, block, 0, queue, x, a.m, a.n, cuts.block, partial);

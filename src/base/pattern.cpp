@@ -20,4 +20,15 @@ std::string pattern_problem(const std::string& text) {
   return "";
 }
 
+struct Pattern::Compiled {
+  std::regex regex;
+};
+
+Pattern::Pattern(const std::string& text)
+    : compiled_(std::make_shared<const Compiled>(Compiled{std::regex(text)})) {}
+
+bool Pattern::matches(const std::string& text) const {
+  return std::regex_match(text, compiled_->regex);
+}
+
 }  // namespace base

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 #include <map>
-#include <regex>
 
+#include "base/pattern.hpp"
 #include "base/text.hpp"
 #include "checkpoint/resample.hpp"
 #include "checkpoint/state.hpp"
@@ -61,7 +61,7 @@ class Names {
   bool dont_load(const std::string& path) {
     bool any = false;
     for (size_t i = 0; i < dont_load_.size(); ++i)
-      if (std::regex_match(path, dont_load_[i])) hits_[i] = any = true;
+      if (dont_load_[i].matches(path)) hits_[i] = any = true;
     return any;
   }
   // True if this pattern has matched a path that was passed to dont_load().
@@ -78,7 +78,7 @@ class Names {
   }
 
   std::vector<std::pair<std::string, std::string>> pairs_;
-  std::vector<std::regex> dont_load_;
+  std::vector<base::Pattern> dont_load_;
   std::vector<bool> hits_;  // by pattern
 };
 

@@ -29,6 +29,8 @@ ExchangeChoice choose_exchange(const std::vector<RankDevice>& ranks, SumOrder or
 class NcclLane;
 std::shared_ptr<NcclLane> make_nccl_lane(double timeout_s);
 
+bool built_with_nccl();
+
 // Returns "2.28.9", for example. Throws Error(Exit::mesh) if the library is missing or the build
 // has no NCCL.
 std::string nccl_version();

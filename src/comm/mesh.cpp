@@ -2,7 +2,6 @@
 #include "comm/mesh.hpp"
 
 #include <algorithm>
-#include <regex>
 
 #include "base/pattern.hpp"
 #include "base/text.hpp"
@@ -77,7 +76,7 @@ const MeshRule* pick_rule(const MeshOptions& options, const std::string& selecto
   if (selector.empty()) return nullptr;
   std::string known;
   for (const MeshRule& rule : options.rules) {
-    if (std::regex_match(selector, std::regex(rule.match))) return &rule;
+    if (base::Pattern(rule.match).matches(selector)) return &rule;
     known += fmt::format("{}\"{}\"", known.empty() ? "; there are: " : ", ", rule.match);
   }
   base::fail(base::Exit::mesh,
@@ -144,7 +143,7 @@ namespace {
 std::string agree_on_nccl(Comm& world) {
   std::string mine;
   try {
-    mine = "+" + nccl_version();
+    mine = fmt::format("+{}", nccl_version());
   } catch (const base::Error& e) {
     mine = std::string("-") + e.what();
   }

@@ -351,6 +351,8 @@ class NcclComm : public Comm {
 
 }  // namespace
 
+bool built_with_nccl() { return true; }
+
 std::string nccl_version() {
   int version = 0;
   ncclResult_t result = NCCL(ncclGetVersion)(&version);

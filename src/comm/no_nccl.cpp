@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Replaces nccl_comm.cpp in builds without CUDA or without NCCL's header.
+// Replaces nccl_comm.cpp in programs without CUDA or without NCCL's header.
 #include "base/error.hpp"
 #include "comm/gpu_exchange.hpp"
 
@@ -12,6 +12,7 @@ namespace {
 }
 }  // namespace
 
+bool built_with_nccl() { return false; }
 std::string nccl_version() { none(); }
 std::shared_ptr<NcclLane> make_nccl_lane(double) { none(); }
 std::unique_ptr<Comm> make_nccl_comm(std::unique_ptr<Comm>, const std::string&,

@@ -19,7 +19,7 @@ std::string outcome(const std::function<std::string()>& work) {
     return std::string{'E', char(code)} + what;
   };
   try {
-    return "T" + work();
+    return std::string("T").append(work());
   } catch (const base::Error& e) {
     return failed(e.code(), e.what());
   } catch (const std::exception& e) {

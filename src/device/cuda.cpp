@@ -28,6 +28,8 @@ void check_cuda(cudaError_t status, const char* what) {
              what, cudaGetErrorString(status), cudaGetErrorName(status));
 }
 
+bool built_with_cuda() { return true; }
+
 Gpus find_gpus() {
   int count = 0;  // some errors leave it unchanged
   cudaError_t status = cudaGetDeviceCount(&count);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // GPUs as the rest of the program sees them, without CUDA's types. cuda.cpp implements this header,
-// or no_cuda.cpp in builds without CUDA.
+// or no_cuda.cpp in programs without CUDA.
 #pragma once
 
 #include <cstddef>
@@ -9,6 +9,8 @@
 #include <string>
 
 namespace device {
+
+bool built_with_cuda();
 
 struct Gpus {
   int count = 0;

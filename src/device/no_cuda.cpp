@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Replaces cuda.cpp in builds without CUDA (TRAINER_CUDA=OFF): there are no GPUs, and every use of
+// Replaces cuda.cpp in programs without CUDA (TRAINER_CUDA=OFF): there are no GPUs, and every use of
 // one is an error.
 #include "base/error.hpp"
 #include "device/gpu.hpp"
@@ -11,6 +11,7 @@ constexpr char kNone[] = "this build has no CUDA back end (cmake -DTRAINER_CUDA=
 [[noreturn]] void none() { base::fail(base::Exit::mesh, "{}", kNone); }
 }  // namespace
 
+bool built_with_cuda() { return false; }
 Gpus find_gpus() { return {0, kNone}; }
 void use_gpu(int) { none(); }
 std::string gpu_name() { none(); }

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "optim/noise.hpp"
 
-#include <regex>
-
 #include "base/pattern.hpp"
 
 namespace optim {
@@ -20,11 +18,11 @@ Noise::Noise(shard::Fabric fabric, const NoiseOptions& options, uint64_t seed,
              shard::WeightStore& weights)
     : fabric_(fabric), std_(options.std), weights_(weights) {
   const shard::Layout& layout = fabric.layout;
-  const std::regex pattern(options.match);
+  const base::Pattern pattern(options.match);
   std::vector<bool> noisy;
   bool any = false;
   for (const shard::Parameter& p : layout.parameters()) {
-    noisy.push_back(layout.units()[size_t(p.unit)].trained() && std::regex_match(p.path, pattern));
+    noisy.push_back(layout.units()[size_t(p.unit)].trained() && pattern.matches(p.path));
     any = any || noisy.back();
   }
   if (!any)

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <regex>
 
 #include "base/narrow.hpp"
+#include "base/pattern.hpp"
 #include "kernels/clip_gradient.hpp"
 
 namespace optim {
@@ -63,10 +63,10 @@ Optimizer::Optimizer(shard::Fabric fabric, const OptimizerOptions& options,
   sums_.norms = std::make_unique<CutSums>(fabric, norm_widths);
 
   for (const std::string& group : groups) {
-    std::regex re(group);
+    const base::Pattern pattern(group);
     auto& members = groups_.emplace_back();
     for (size_t p = 0; p < parameters.size(); ++p)
-      if (std::regex_match(parameters[p].path, re)) members.push_back(int(p));
+      if (pattern.matches(parameters[p].path)) members.push_back(int(p));
   }
   make_inspection(gradient_widths);
   for (Norms* n :

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <regex>
 #include <set>
 
 #include "base/pattern.hpp"
@@ -19,9 +18,9 @@ std::vector<std::string> role_names() {
   return names;
 }
 
-std::optional<std::regex> pattern_of(const std::string& text) {
+std::optional<base::Pattern> pattern_of(const std::string& text) {
   if (!base::pattern_problem(text).empty()) return {};
-  return std::regex(text);
+  return base::Pattern(text);
 }
 
 }  // namespace
@@ -222,7 +221,7 @@ class PolicyResolver {
     if (!of.empty() &&
         std::find(of.begin(), of.end(), base::name_of(kRoleNames, roles_[p])) == of.end())
       return false;
-    return patterns_[rule] && std::regex_match(paths_[p], *patterns_[rule]);
+    return patterns_[rule] && patterns_[rule]->matches(paths_[p]);
   }
 
   // Returns the first rule that fits the parameter, or null. Marks all rules that fit.
@@ -329,10 +328,11 @@ class PolicyResolver {
   const std::vector<std::string>& paths_;
   const std::vector<ParameterRole>& roles_;
   const Clock& clock_;
-  std::vector<std::optional<std::regex>> patterns_;  // by rule; none if it is no regular expression
-  std::vector<bool> matches_, reached_;              // by rule: some path; as the first one
-  std::set<std::string> used_;                       // schedules of parameters that are not frozen
-  std::vector<std::string> uncovered_;               // paths without a rule
+  std::vector<std::optional<base::Pattern>>
+      patterns_;                         // by rule; none if it is no regular expression
+  std::vector<bool> matches_, reached_;  // by rule: some path; as the first one
+  std::set<std::string> used_;           // schedules of parameters that are not frozen
+  std::vector<std::string> uncovered_;   // paths without a rule
   Policies out_;
 };
 

@@ -2,7 +2,6 @@
 #include "shard/parameter.hpp"
 
 #include <algorithm>
-#include <regex>
 #include <span>
 
 #include "base/narrow.hpp"
@@ -66,7 +65,7 @@ void ShardingOptions::bind(config::Table& t) {
 Strategy ShardingOptions::strategy_of(const std::string& path) const {
   Placement p = parameters, o = optimizer;
   for (const ShardingRule& rule : rules)
-    if (std::regex_match(path, std::regex(rule.match))) {
+    if (base::Pattern(rule.match).matches(path)) {
       if (rule.parameters != Placement::inherited) p = rule.parameters;
       if (rule.optimizer != Placement::inherited) o = rule.optimizer;
       break;

@@ -8,7 +8,9 @@
 
 #include "base/log.hpp"
 #include "base/text.hpp"
+#include "comm/gpu_exchange.hpp"
 #include "data/ops/count_lines.hpp"
+#include "device/gpu.hpp"
 #include "host/threads.hpp"
 #include "io/version.hpp"
 #include "kernels/gemm.hpp"
@@ -20,7 +22,9 @@ namespace log = base::log;
 std::string version() { return kVersion; }
 
 std::string build_features() {
-  return fmt::format("{} bf16={}", kFeatures, kernels::bf16_is_native() ? "native" : "emulated");
+  auto yes = [](bool built) { return built ? "yes" : "no"; };
+  return fmt::format("build={} cuda={} nccl={} bf16={}", kBuildType, yes(device::built_with_cuda()),
+                     yes(comm::built_with_nccl()), kernels::bf16_is_native() ? "native" : "emulated");
 }
 
 std::string version_line() {

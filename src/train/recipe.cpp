@@ -2,10 +2,10 @@
 #include "train/recipe.hpp"
 
 #include <algorithm>
-#include <regex>
 #include <set>
 #include <tuple>
 
+#include "base/pattern.hpp"
 #include "base/text.hpp"
 #include "data/stream/loader.hpp"
 #include "host/device_choice.hpp"
@@ -235,8 +235,8 @@ void check_sharding(const Recipe& recipe, config::Deck& deck,
                     const std::vector<std::string>& paths) {
   std::vector<std::string> left = paths;  // parameters that no rule matched so far
   for (size_t i = 0; i < recipe.sharding.rules.size(); ++i) {
-    std::regex match(recipe.sharding.rules[i].match);
-    auto matched = [&](const std::string& p) { return std::regex_match(p, match); };
+    const base::Pattern match(recipe.sharding.rules[i].match);
+    auto matched = [&](const std::string& p) { return match.matches(p); };
     if (std::none_of(paths.begin(), paths.end(), matched))
       deck.error(fmt::format("sharding.rule.{}.match", i),
                  fmt::format("\"{}\" matches no parameter", recipe.sharding.rules[i].match));
@@ -271,9 +271,8 @@ void check_paths(const Recipe& recipe, config::Deck& deck,
     deck.error(p.key, p.text);
   check_sharding(recipe, deck, paths);
   for (const std::string& group : recipe.log.groups)
-    if (std::regex match(group);
-        std::none_of(paths.begin(), paths.end(),
-                     [&](const std::string& p) { return std::regex_match(p, match); }))
+    if (const base::Pattern match(group); std::none_of(
+            paths.begin(), paths.end(), [&](const std::string& p) { return match.matches(p); }))
       deck.error("log.groups", fmt::format("\"{}\" matches no parameter; paths look like {}", group,
                                            paths.empty() ? "" : paths[paths.size() / 2]));
   for (const std::string& path : paths) {

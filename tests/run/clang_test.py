@@ -20,7 +20,7 @@ CLANG = "clang++-14"
 # as errors (test fuzz_build). The GPU's sources with their emulator would take a quarter of the
 # time.
 LEFT_OUT = ("trainer_base", "trainer_device", "trainer_config", "trainer_io", "trainer_data", "cuda_on_cpu", "nccl_on_cpu")
-GCC_ONLY = ("-Wno-restrict",)
+GCC_ONLY = ("-Wno-restrict", "-Winvalid-pch")
 # Headers that most sources include, so that Clang reads them once. Reading is most of what this test does.
 COMMON = ("algorithm", "array", "atomic", "bit", "cmath", "condition_variable", "cstdint", "cstring", "filesystem", "functional", "limits",
           "map", "memory", "mutex", "numeric", "optional", "regex", "set", "span", "string", "thread", "unordered_map", "variant", "vector",
@@ -38,10 +38,14 @@ def commands(path):
     for entry in entries:
         words = shlex.split(entry["command"])
         object_file = words[words.index("-o") + 1]
-        start = next(i for i, word in enumerate(words) if "ccache" not in os.path.basename(word)) + 1
+        # In front of the compiler are ccache and its settings.
+        start = next(i for i, word in enumerate(words) if "=" not in word and os.path.basename(word) not in ("env", "ccache")) + 1
         if "nvcc" in words[start - 1] or any(f"{name}.dir/" in object_file for name in LEFT_OUT):
             continue
         arguments = [w for w in words[start:] if w not in ("-o", object_file, *GCC_ONLY) and not w.startswith("-O")]
+        if "-include" in arguments:  # headers that GCC has compiled; Clang has its own (compiled_headers)
+            at = arguments.index("-include")
+            del arguments[at:at + 2]
         generate = os.path.basename(entry["file"]) in GENERATED
         found[object_file] = (entry["directory"], arguments + (["-O1", "-o", "/dev/null"] if generate else ["-fsyntax-only"]))
     return found

@@ -1,16 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds recorded files: in the source tree of the tests' build, or in $TRAINER_SOURCE_DIR (a
-// bundle).
 #pragma once
 
-#include <cstdlib>
 #include <string>
 
 namespace tests {
 
-inline std::string source_file(const std::string& name) {
-  const char* moved = std::getenv("TRAINER_SOURCE_DIR");
-  return std::string(moved ? moved : TRAINER_SOURCE_DIR) + "/" + name;
-}
+// Returns the path of a file of the source tree: that of the tests' build, or of
+// $TRAINER_SOURCE_DIR (a bundle). `name` begins at the project's folder. One source alone is
+// compiled with the path, so that folders with equal sources share the objects of all others.
+std::string source_file(const std::string& name);
 
 }  // namespace tests

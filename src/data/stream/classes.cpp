@@ -14,7 +14,7 @@ namespace data {
 namespace {
 
 void check_field(const Spec& spec, const std::string& field) {
-  using Kind = FieldSpec::Kind;
+  using FieldKind = FieldSpec::Kind;
   const auto found = spec.find(field);
   if (found == spec.end()) {
     std::vector<std::string> names;
@@ -23,14 +23,14 @@ void check_field(const Spec& spec, const std::string& field) {
                nearest_hint(field, names), list_of(names));
   }
   const FieldSpec& known = found->second;
-  if (known.kind == Kind::text ||
-      (known.kind == Kind::array && known.shape.empty() && known.type == device::DType::i32))
+  if (known.kind == FieldKind::text ||
+      (known.kind == FieldKind::array && known.shape.empty() && known.type == device::DType::i32))
     return;
   base::fail(
       base::Exit::config,
       "class_field: field '{}' is {}, and a class is a whole number or a text{}", field,
       text_of(known),
-      known.kind == Kind::texts ? "; sample = \"caption\" gives each row its own sample" : "");
+      known.kind == FieldKind::texts ? "; sample = \"caption\" gives each row its own sample" : "");
 }
 
 std::string class_of(const Source& source, int64_t index, const std::string& field) {

@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/unit/recorded.hpp"
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -42,14 +44,14 @@ struct Include {
 std::vector<fs::path> files_under(const std::vector<std::string>& tops) {
   std::vector<fs::path> out;
   for (const std::string& top : tops)
-    for (const auto& entry : fs::recursive_directory_iterator(fs::path(TRAINER_SOURCE_DIR) / top))
+    for (const auto& entry : fs::recursive_directory_iterator(tests::source_file(top)))
       if (entry.is_regular_file()) out.push_back(entry.path());
   std::sort(out.begin(), out.end());
   return out;
 }
 
 std::string in_repository(const fs::path& file) {
-  return fs::relative(file, TRAINER_SOURCE_DIR).generic_string();
+  return fs::relative(file, tests::source_file(".")).generic_string();
 }
 
 const std::vector<Include>& includes() {
@@ -77,7 +79,7 @@ std::string at(const Include& i) {
 
 TEST(IncludeOrder, EveryFolderHasItsPlace) {
   const std::set<std::string> program = {"main", "command_line", "README"};
-  for (const auto& entry : fs::directory_iterator(fs::path(TRAINER_SOURCE_DIR) / "src"))
+  for (const auto& entry : fs::directory_iterator(tests::source_file("src")))
     EXPECT_TRUE(entry.is_directory() ? place_of(entry.path().filename().string()) >= 0
                                      : program.count(entry.path().stem().string()) > 0)
         << entry.path() << ": a folder that is not in the order, or a file outside the folders";
@@ -169,7 +171,7 @@ bool is_source(const fs::path& file) {
 TEST(Style, SourcesNameTheirLicence) {
   std::vector<fs::path> files =
       files_under({"src", "kernels", "tests", "tools", "jobs", ".ci", ".cmake"});
-  files.push_back(fs::path(TRAINER_SOURCE_DIR) / "CMakeLists.txt");
+  files.push_back(fs::path(tests::source_file("CMakeLists.txt")));
   int sources = 0;
   for (const fs::path& file : files) {
     if (!is_source(file)) continue;
@@ -195,7 +197,7 @@ TEST(Style, TopLevelIsSmall) {
                                          "jobs",           "tests",
                                          "tools",          "build",
                                          "data",           "runs"};
-  for (const auto& entry : fs::directory_iterator(TRAINER_SOURCE_DIR)) {
+  for (const auto& entry : fs::directory_iterator(tests::source_file("."))) {
     const std::string name = entry.path().filename().string();
     EXPECT_TRUE(name.starts_with(".") || allowed.count(name))
         << name << ": has no place at the top level";

@@ -9,6 +9,7 @@
 
 #include "base/error.hpp"
 #include "base/text.hpp"
+#include "tests/unit/recorded.hpp"
 
 namespace {
 
@@ -16,7 +17,8 @@ using config::Duration;
 using nlohmann::json;
 
 const json& golden() {
-  static const json data = json::parse(std::ifstream(TRAINER_GOLDEN_DIR "/durations.json"));
+  static const json data =
+      json::parse(std::ifstream(tests::source_file("tests/golden/durations.json")));
   return data;
 }
 

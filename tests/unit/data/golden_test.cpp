@@ -8,11 +8,12 @@
 
 #include "data/ops/pipeline.hpp"
 #include "support.hpp"
+#include "tests/unit/recorded.hpp"
 
 namespace data {
 namespace {
 
-const std::string kGolden = TRAINER_GOLDEN_DIR;
+const std::string kGolden = tests::source_file("tests/golden");
 
 std::string text_attribute(hid_t set, const char* name) {
   hid_t attribute = H5Aopen(set, name, H5P_DEFAULT), type = H5Tcopy(H5T_C_S1);

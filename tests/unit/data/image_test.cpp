@@ -11,6 +11,7 @@
 #include "data/images/decode.hpp"
 #include "data/images/resize.hpp"
 #include "support.hpp"
+#include "tests/unit/recorded.hpp"
 
 namespace data {
 namespace {
@@ -20,7 +21,7 @@ using test::bytes_of;
 using test::expect_error;
 
 std::string golden(const std::string& name) {
-  return test::read_file(std::string(TRAINER_GOLDEN_DIR) + "/images/" + name);
+  return test::read_file(tests::source_file("tests/golden/images/") + name);
 }
 
 struct PngFormat {

@@ -14,6 +14,7 @@
 #include "data/sources/synthetic.hpp"
 #include "data/sources/webdataset.hpp"
 #include "support.hpp"
+#include "tests/unit/recorded.hpp"
 
 namespace data {
 namespace {
@@ -278,7 +279,8 @@ TEST_F(LoaderTest, MemoryStaysFlat) {
                           "e_rgb_37x53.png", "g_rgba_24x24.png"};
   for (int64_t i = 0; i < kSize; ++i)
     tar.add(fmt::format("{}.img", i),
-            test::read_file(fmt::format("{}/images/{}", TRAINER_GOLDEN_DIR, images[i % 5])))
+            test::read_file(
+                fmt::format("{}/images/{}", tests::source_file("tests/golden"), images[i % 5])))
         .add(fmt::format("{}.txt", i), std::string(size_t(i * 7 % 300), 'a'));
   test::write_file(dir / "s.tar", tar.end());
   WebdatasetOptions o;

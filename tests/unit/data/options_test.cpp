@@ -8,6 +8,7 @@
 #include "data/sources/synthetic.hpp"
 #include "data/sources/webdataset.hpp"
 #include "support.hpp"
+#include "tests/unit/recorded.hpp"
 
 namespace data {
 namespace {
@@ -93,7 +94,7 @@ TEST(DataOptions, Problems) {
 TEST(DataOptions, OpensADataset) {
   test::TemporaryDirectory dir;
   test::TarText tar;
-  std::string png = test::read_file(std::string(TRAINER_GOLDEN_DIR) + "/images/e_rgb_37x53.png");
+  std::string png = test::read_file(tests::source_file("tests/golden/images/e_rgb_37x53.png"));
   tar.add("0.png", png)
       .add("0.txt", "A Blue Boat")
       .add("1.png", png.substr(0, 200))
@@ -111,7 +112,7 @@ preprocess = "decode | resize(8) | tokenize('t', max_len=6, eos='sticky') | keep
 path = "none.tar"
 fields = {{ image = "png" }}
 )deck";
-  std::string text = fmt::format(kDeck, TRAINER_GOLDEN_DIR, dir / "s.tar");
+  std::string text = fmt::format(kDeck, tests::source_file("tests/golden"), dir / "s.tar");
   ASSERT_EQ(problems_of(text, root), std::vector<std::string>{});
   Tokenizers tokenizers = root.sections.tokenizers();
   std::unique_ptr<Dataset> set =

@@ -4,6 +4,7 @@
 
 #include "data/ops/pipeline.hpp"
 #include "support.hpp"
+#include "tests/unit/recorded.hpp"
 
 namespace data {
 namespace {
@@ -148,7 +149,7 @@ TEST(Prefix, IsGivenAndCarriesNoLoss) {
 
 TEST(Prefix, WithASentencepieceModel) {
   auto options = std::make_shared<SentencepieceOptions>();
-  options->path = std::string(TRAINER_GOLDEN_DIR) + "/tokenizer/unigram.model";
+  options->path = tests::source_file("tests/golden/tokenizer/unigram.model");
   Tokenizers tokenizers({{"t", options}});
   std::vector<int32_t> prefix, text;
   tokenizers.get("t")->encode("A photo", prefix);

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.hpp"
+#include "tests/unit/recorded.hpp"
 
 namespace caption_metrics_test {
 namespace {
@@ -299,7 +300,7 @@ Numbers numbers(const eval::CaptionScores& s) {
 }
 
 TEST(CaptionMetrics, AgreesWithThePublishedScorer) {
-  const std::string name = TRAINER_SOURCE_DIR "/tests/data/caption_scores.jsonl";
+  const std::string name = tests::source_file("tests/data/caption_scores.jsonl");
   std::ifstream file(name);
   std::string line;
   ASSERT_TRUE(std::getline(file, line)) << name;

@@ -8,13 +8,15 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "tests/unit/recorded.hpp"
+
 namespace caption_tokens_test {
 namespace {
 
 using eval::tokenize_caption;
 
 TEST(CaptionTokens, AreThoseOfThePublishedScorer) {
-  const std::string name = TRAINER_SOURCE_DIR "/tests/data/caption_tokens.jsonl";
+  const std::string name = tests::source_file("tests/data/caption_tokens.jsonl");
   std::ifstream file(name);
   ASSERT_TRUE(file) << name;
   int captions = 0, different = 0;

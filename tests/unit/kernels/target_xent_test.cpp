@@ -29,7 +29,7 @@ struct Reference {
 };
 
 // Writes out the formulas with sums over all classes.
-Reference reference(const std::vector<double>& x, const Case& c) {
+Reference target_reference(const std::vector<double>& x, const Case& c) {
   Reference out{std::vector<double>(size_t(c.rows)), std::vector<double>(x.size())};
   for (int64_t r = 0; r < c.rows; ++r) {
     const double* z = x.data() + r * c.columns;
@@ -86,11 +86,11 @@ TargetXent arguments(const Case& c, View logits, View loss, bool gradient) {
 }
 
 TEST(TargetXent, ReferenceGradientIsTheDerivative) {
-  check_reference_gradients(cases(), reference);
+  check_reference_gradients(cases(), target_reference);
 }
 
 TEST(TargetXent, AgreesWithReference) {
-  check_agreement(cases(), reference, arguments, {.gradient = 2e-6, .least = 1e-3});
+  check_agreement(cases(), target_reference, arguments, {.gradient = 2e-6, .least = 1e-3});
 }
 
 TEST(TargetXent, LossScaleIsOfTheGradientAlone) { check_loss_scale(cases().at(14), arguments); }

@@ -16,7 +16,7 @@ using device::DType;
 using device::View;
 using Floats = std::vector<float>;
 
-constexpr int64_t kSize = 32, kClasses = 5, kBatch = 6;
+constexpr int64_t kSize = 32, kProbeClasses = 5, kProbeBatch = 6;
 
 const char* const kDeck = R"([model]
 kind = "linear_probe"
@@ -57,17 +57,17 @@ class ProbeWorld {
       : owner_(made(kDeck)),
         model(dynamic_cast<models::LinearProbeModel&>(*owner_)),
         stores(model.parameters(), model.blocks(),
-               {.batch = kBatch, .slices = slices, .threads = 2}),
+               {.batch = kProbeBatch, .slices = slices, .threads = 2}),
         states(stores.fabric()),
         group_(stores.mesh(), slices),
         sums_(size_t(slices * model.sum_columns())) {
     base::Stream s(3, "made batch");
-    for (int64_t i = 0; i < kBatch * kSize * kSize * 3; ++i)
+    for (int64_t i = 0; i < kProbeBatch * kSize * kSize * 3; ++i)
       image_.push_back(2 * s.sub(0).uniform(uint64_t(i)) - 1);
-    for (int64_t b = 0; b < kBatch; ++b)
-      label.push_back(int32_t(s.sub(1).bits(uint64_t(b)) % uint32_t(kClasses)));
+    for (int64_t b = 0; b < kProbeBatch; ++b)
+      label.push_back(int32_t(s.sub(1).bits(uint64_t(b)) % uint32_t(kProbeClasses)));
     inputs_["image"] = device::view(image_.data(), int64_t(image_.size()));
-    inputs_["label"] = device::view(label.data(), kBatch);
+    inputs_["label"] = device::view(label.data(), kProbeBatch);
     stores.make_arena_for([&](nn::Context& train, nn::Context& forward) {
       run_train_pass(train);
       probes_->plan(forward, inputs_);
@@ -87,7 +87,8 @@ class ProbeWorld {
   std::vector<Floats> embed() {
     std::vector<Floats> out;
     std::vector<float*> places;
-    for (const models::Tap& tap : embed_->taps()) out.emplace_back(size_t(kBatch * tap.count()));
+    for (const models::Tap& tap : embed_->taps())
+      out.emplace_back(size_t(kProbeBatch * tap.count()));
     for (Floats& f : out) places.push_back(f.data());
     nn::Context ctx = stores.context(false);
     embed_->run(ctx, inputs_, places);
@@ -106,7 +107,7 @@ class ProbeWorld {
     std::vector<double> all(size_t(model.sum_columns()));
     for (size_t i = 0; i < sums_.size(); ++i) all[i % all.size()] += sums_[i];
     for (const models::Measure& m : model.measures())
-      if (m.name == name) return m.value(all.data(), kBatch);
+      if (m.name == name) return m.value(all.data(), kProbeBatch);
     ADD_FAILURE() << "no measure " << name;
     return NAN;
   }
@@ -115,7 +116,7 @@ class ProbeWorld {
   void run_train_pass(nn::Context& ctx) {
     ctx.group = &group_;
     ctx.states = &states;
-    train_->run(ctx, inputs_, kBatch, {sums_.data(), DType::f64, int64_t(sums_.size())});
+    train_->run(ctx, inputs_, kProbeBatch, {sums_.data(), DType::f64, int64_t(sums_.size())});
   }
   std::unique_ptr<models::Model> owner_;
 
@@ -165,10 +166,10 @@ struct Naive {
 Naive classifier(const std::vector<std::vector<double>>& x, const View& w, const View& bias,
                  const std::vector<int32_t>& labels) {
   const size_t in = x[0].size(), n = x.size();
-  Naive out{0, std::vector<double>(size_t(kClasses) * in), {}};
+  Naive out{0, std::vector<double>(size_t(kProbeClasses) * in), {}};
   for (size_t i = 0; i < n; ++i) {
     std::vector<double> scores;
-    for (size_t c = 0; c < size_t(kClasses); ++c) {
+    for (size_t c = 0; c < size_t(kProbeClasses); ++c) {
       double s = double(bias.f32()[c]);
       for (size_t f = 0; f < in; ++f) s += double(w.f32()[c * in + f]) * x[i][f];
       scores.push_back(s);
@@ -194,7 +195,7 @@ TEST(LinearProbes, AreClassifiersOnPooledTaps) {
   world.train();
   const std::vector<Floats> taps = world.embed();
   std::vector<std::vector<double>> conv, flat;
-  for (int64_t b = 0; b < kBatch; ++b) {
+  for (int64_t b = 0; b < kProbeBatch; ++b) {
     conv.push_back(pooled(taps[0].data() + b * 16 * 16 * 4));
     flat.emplace_back(taps[1].begin() + b * 32, taps[1].begin() + (b + 1) * 32);
   }
@@ -249,38 +250,39 @@ TEST(LinearProbes, SlicesGiveTheSameSums) {
 TEST(LinearProbes, AreEvaluatedTogether) {
   ProbeWorld world;
   world.train();
-  std::vector<double> loss(3 * kBatch, NAN), rank(loss);
+  std::vector<double> loss(3 * kProbeBatch, NAN), rank(loss);
   world.classify(loss.data(), rank.data());
   for (size_t p : {size_t{0}, size_t{2}}) {
     double mean = 0, first = 0;
-    for (size_t i = 0; i < size_t(kBatch); ++i) {
-      mean += loss[p * kBatch + i] / kBatch;
-      first += double(rank[p * kBatch + i] == 0) / kBatch;
+    for (size_t i = 0; i < size_t(kProbeBatch); ++i) {
+      mean += loss[p * kProbeBatch + i] / kProbeBatch;
+      first += double(rank[p * kProbeBatch + i] == 0) / kProbeBatch;
     }
     EXPECT_NEAR(mean, world.measure(p ? "top_loss" : "conv1_loss"), 1e-6);
     EXPECT_NEAR(first, world.measure(p ? "top_top1" : "conv1_top1"), 1e-12);
   }
-  for (double r : rank) EXPECT_TRUE(r >= 0 && r < kClasses);
+  for (double r : rank) EXPECT_TRUE(r >= 0 && r < kProbeClasses);
   EXPECT_EQ(world.model.probe_names(), (std::vector<std::string>{"conv1", "res3", "top"}));
 }
 
 TEST(LinearProbes, AreEvaluatedOneByOne) {
   ProbeWorld world;
   world.train();
-  std::vector<double> loss(3 * kBatch, NAN), rank(loss), loss_of_one(kBatch), rank_of_one(kBatch);
-  Floats scores(size_t(kBatch * kClasses), NAN);
+  std::vector<double> loss(3 * kProbeBatch, NAN), rank(loss), loss_of_one(kProbeBatch),
+      rank_of_one(kProbeBatch);
+  Floats scores(size_t(kProbeBatch * kProbeClasses), NAN);
   world.classify(loss.data(), rank.data());
   world.classify_one(loss_of_one.data(), rank_of_one.data(), scores.data());
-  for (size_t i = 0; i < size_t(kBatch); ++i) {
-    EXPECT_EQ(loss_of_one[i], loss[kBatch + i]);
-    EXPECT_EQ(rank_of_one[i], rank[kBatch + i]);
-    const float* of_image = scores.data() + i * size_t(kClasses);
+  for (size_t i = 0; i < size_t(kProbeBatch); ++i) {
+    EXPECT_EQ(loss_of_one[i], loss[kProbeBatch + i]);
+    EXPECT_EQ(rank_of_one[i], rank[kProbeBatch + i]);
+    const float* of_image = scores.data() + i * size_t(kProbeClasses);
     const float own = of_image[world.label[i]];
     double sum = 0;
-    for (int64_t c = 0; c < kClasses; ++c) sum += std::exp(double(of_image[c]));
+    for (int64_t c = 0; c < kProbeClasses; ++c) sum += std::exp(double(of_image[c]));
     EXPECT_NEAR(std::log(sum) - double(own), loss_of_one[i], 1e-5);
     EXPECT_EQ(
-        double(std::count_if(of_image, of_image + kClasses, [&](float s) { return s > own; })),
+        double(std::count_if(of_image, of_image + kProbeClasses, [&](float s) { return s > own; })),
         rank_of_one[i]);
   }
 }

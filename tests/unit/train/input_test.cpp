@@ -15,6 +15,7 @@
 
 #include "base/random.hpp"
 #include "io/h5.hpp"
+#include "tests/unit/recorded.hpp"
 
 namespace train {
 namespace {
@@ -203,7 +204,8 @@ global_batch = 8192
 shuffle = "{}"
 {}
 )",
-                       dir, dir, dir, TRAINER_GOLDEN_DIR "/images", dir, shuffle, data);
+                       dir, dir, dir, tests::source_file("tests/golden/images"), dir, shuffle,
+                       data);
   }
 };
 
@@ -279,7 +281,8 @@ TEST(Stream, MemoryIsFlatOverEpochs) {
     std::ofstream tar(shards.dir + "/images.tar", std::ios::binary);
     for (int i = 0; i < 200; ++i)
       Shards::add(tar, fmt::format("{:04}.image", i),
-                  file_content(fmt::format("{}/images/{}", TRAINER_GOLDEN_DIR, images[i % 4])));
+                  file_content(fmt::format("{}/images/{}", tests::source_file("tests/golden"),
+                                           images[i % 4])));
     tar << std::string(1024, '\0');
   }
   std::string text = shards.deck("exact", "data = \"images\"") +

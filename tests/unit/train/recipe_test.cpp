@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "base/text.hpp"
+#include "tests/unit/recorded.hpp"
 
 namespace train {
 namespace {
@@ -50,7 +51,8 @@ preprocess = '''decode | resize(16) | value_range({1}, 1)
 )",
                      name, low, tokenizer);
 }
-const std::string kTokenizer = TRAINER_GOLDEN_DIR "/tokenizer/unigram.model";  // 168 ids
+const std::string kTokenizer =
+    tests::source_file("tests/golden/tokenizer/unigram.model");  // 168 ids
 
 // A deck with more tables and with overrides, and its recipe.
 struct CheckedDeck {

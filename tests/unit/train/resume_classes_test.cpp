@@ -11,12 +11,13 @@
 #include <set>
 #include <sstream>
 
+#include "tests/unit/recorded.hpp"
 #include "train/recipe.hpp"
 
 namespace train {
 namespace {
 
-const std::string kRecorded = TRAINER_SOURCE_DIR "/tests/data/resume_classes.txt";
+const std::string kRecorded = tests::source_file("tests/data/resume_classes.txt");
 
 // Returns the lines of --describe, reduced to "class key {kinds}".
 std::set<std::string> described() {

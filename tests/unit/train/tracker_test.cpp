@@ -9,7 +9,7 @@ namespace train {
 namespace {
 
 using Values = std::vector<std::pair<std::string, double>>;
-using Numbers = std::map<std::string, double>;
+using Measured = std::map<std::string, double>;
 
 const MetricChoice kLoss = {"val", "loss", true}, kScore = {"val", "score", false};
 
@@ -119,12 +119,12 @@ TEST(Tracker, GoesOnFromTheNumbersOfACheckpoint) {
   follow(best, "loss", {{5, true, 5, 10, 0}, {6, false, 5, 10, 1}});
   follow(patience, "score", {{1, true, 1, 10, 0}, {1, false, 1, 10, 1}, {1.125, false, 1, 10, 2}});
   for (Tracker* t : {&best, &patience, &nothing}) t->members(writer);
-  EXPECT_EQ(saved.numbers, (Numbers{{"best_value", 5},
-                                    {"best_step", 10},
-                                    {"best_waiting", 1},
-                                    {"early_stop_value", 1},
-                                    {"early_stop_step", 10},
-                                    {"early_stop_waiting", 2}}));
+  EXPECT_EQ(saved.numbers, (Measured{{"best_value", 5},
+                                     {"best_step", 10},
+                                     {"best_waiting", 1},
+                                     {"early_stop_value", 1},
+                                     {"early_stop_step", 10},
+                                     {"early_stop_waiting", 2}}));
 
   MemberReader reader(saved);
   Tracker best_again("best", kLoss), patience_again("early_stop", kScore, 0.25);
