@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Replaces cuda.cpp in programs without CUDA (TRAINER_CUDA=OFF): there are no GPUs, and every use of
-// one is an error.
+// Replaces cuda.cpp in programs without CUDA (TRAINER_CUDA=OFF): there are no GPUs, and every use
+// of one is an error.
 #include "base/error.hpp"
 #include "device/gpu.hpp"
 #include "device/range.hpp"

@@ -24,7 +24,8 @@ std::string version() { return kVersion; }
 std::string build_features() {
   auto yes = [](bool built) { return built ? "yes" : "no"; };
   return fmt::format("build={} cuda={} nccl={} bf16={}", kBuildType, yes(device::built_with_cuda()),
-                     yes(comm::built_with_nccl()), kernels::bf16_is_native() ? "native" : "emulated");
+                     yes(comm::built_with_nccl()),
+                     kernels::bf16_is_native() ? "native" : "emulated");
 }
 
 std::string version_line() {
