@@ -49,7 +49,8 @@ void EvaluateOptions::bind(config::Table& t) {
   t.key("from", from,
         "weights to evaluate, one after the other (--mode eval): a checkpoint .h5, a run "
         "directory, .npz or .safetensors; [] = run.dir. Files of other programs are read as init "
-        "says (map, dont_load, posemb)")
+        "says (map, posemb); what init.dont_load names is read, too, if the file has it and it "
+        "fits")
       .on_resume(may);
   t.choice("checkpoints", every_checkpoint, {{"newest", false}, {"all", true}},
            "of a run directory, evaluate its newest valid checkpoint, or all of them from the "
@@ -81,7 +82,7 @@ void RowOptions::bind(config::Table& t, const std::string& place) {
   t.key(
        "from", from,
        "weights: a checkpoint .h5, a run directory, .npz or .safetensors; \"\" = run.dir. Files of "
-       "other programs are read as init says (map, dont_load, posemb)")
+       "other programs are read as evaluate.from says")
       .on_resume(may);
   t.choice("weights", average, {{"raw", false}, {"ema", true}},
            "raw: the weights as trained; ema: their average in the checkpoint")
