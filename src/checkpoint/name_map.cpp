@@ -245,7 +245,7 @@ class InitPlanner {
       return fmt::format("the file holds {}, which is no weight; f32, f64, f16 and bf16 are read",
                          describe(t));
     if (torch_ && p.path == "head/kernel" && t.shape.size() == 2 &&
-               std::vector<int64_t>{t.shape[1], t.shape[0]} == p.shape) {
+        std::vector<int64_t>{t.shape[1], t.shape[0]} == p.shape) {
       plan_.loads.push_back({.wanted = w, .source = source, .transpose = true});
     } else if (t.shape == p.shape) {
       plan_.loads.push_back({w, source, false});

@@ -78,6 +78,7 @@ void ScoringOptions::bind(config::Table& t) {
       .on_resume(may);
   t.key("classes_file", classes_file,
         "instead of classes: a file with one caption per line; empty lines do not count")
+      .unit("path")
       .on_resume(may);
   t.key("prompts", prompts,
         "texts with {} in place of the class; the likelihood of a class is the mean over prompts "

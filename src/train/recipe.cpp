@@ -20,6 +20,7 @@ void RunOptions::bind(config::Table& t) {
         "run directory: all output goes here; parents are created; one running job per directory "
         "(lock)")
       .required()
+      .unit("path")
       .on_resume(OnResume::may_change);
   t.choice("device", device, host::kDeviceWishNames, "where to compute")
       .on_resume(OnResume::may_change);
