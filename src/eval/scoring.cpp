@@ -199,9 +199,13 @@ class Scoring : public Evaluator {
                  "image's class (class_number makes it from text)",
                  set.name(), data::text_of(set.spec()));
     const std::vector<std::string> names = options_.names();
-    if (label->second.limit > int64_t(names.size()))
-      base::fail(base::Exit::data, "[data.{}] has {} classes, and there are captions of {}",
-                 set.name(), label->second.limit, names.size());
+    if (const int64_t classes = label->second.limit;
+        classes > 0 && classes != int64_t(names.size()))
+      base::fail(base::Exit::data,
+                 "[data.{}] has {} classes, and there are captions of {}: caption i is that of "
+                 "class i; give the set the list of all classes (classes of a class_folder, or "
+                 "class_number(\"FILE\"))",
+                 set.name(), classes, names.size());
     if (options_.text_data.empty()) texts_of(set, names);
   }
 

@@ -9,6 +9,7 @@
 #include "base/text.hpp"
 #include "data/stream/loader.hpp"
 #include "host/device_choice.hpp"
+#include "train/class_lists.hpp"
 #include "train/unused.hpp"
 
 namespace train {
@@ -422,7 +423,12 @@ void Recipe::check_lengths(config::Deck& deck, int64_t data_size) const {
 void Recipe::check_opened(config::Deck& deck, int64_t data_size,
                           const std::map<std::string, data::Spec>& specs) const {
   std::unique_ptr<models::Model> made = models::make_model(model, memory);
-  for (const auto& [name, spec] : specs) check_limits(deck, features_of(*made, name), name, spec);
+  std::set<std::string> names;
+  for (const auto& [name, spec] : specs) {
+    check_limits(deck, features_of(*made, name), name, spec);
+    names.insert(name);
+  }
+  check_class_lists(*this, deck, *made, names);
   if (data_size > 0) check_lengths(deck, data_size);
   deck.throw_if_any();
 }
