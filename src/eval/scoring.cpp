@@ -10,7 +10,7 @@
 #include "base/text.hpp"
 #include "eval/confusions.hpp"
 #include "eval/pair_scores.hpp"
-#include "io/files.hpp"
+#include "io/waiting.hpp"
 
 namespace eval {
 namespace {
@@ -299,10 +299,9 @@ class Scoring : public Evaluator {
     const auto n = int64_t(found.size() / 3);
     if (std::any_of(found.begin(), found.begin() + n, [](double r) { return std::isnan(r); }))
       return;
-    io::make_directories(folder);
-    io::write_file_atomically(folder + "/confusions.json",
-                              confusions_json(names, {found.begin() + n, found.begin() + 2 * n},
-                                              {found.begin() + 2 * n, found.end()}));
+    io::write_or_wait(folder + "/confusions.json",
+                      confusions_json(names, {found.begin() + n, found.begin() + 2 * n},
+                                      {found.begin() + 2 * n, found.end()}));
   }
 
   // scores: [classes, prompts]. The number of prompts is equal for all classes, so the sum of

@@ -57,6 +57,16 @@ constexpr double kPatience_s = 10;
 // Pauses between two checks of the directory, at rank 0 and at the other ranks, which may be many.
 constexpr double kLook_s = 1, kLookOfOthers_s = 30, kWarnAgain_s = 60;
 
+// Keeps room for the report of a failure, which may be that of a full disk.
+void reserve(const RunDirectory& directory) {
+  try {
+    io::File(directory.spare_report(), io::File::Mode::create)
+        .append(std::string(kReportBytes, '\n'));
+  } catch (const io::Failure&) {  // a report is then a new file
+    io::remove_file(directory.spare_report());
+  }
+}
+
 }  // namespace
 
 RunDirectory::RunDirectory(comm::Comm& world, const std::string& path) : path_(path) {
@@ -213,6 +223,7 @@ RunDirectory::~RunDirectory() {
   if (!lock_.is_open()) return;
   try {
     lock_.truncate(0);  // a free lock holds no name
+    if (!lost_) io::remove_file(spare_report());
   } catch (const std::exception&) {
   }
 }
@@ -223,10 +234,13 @@ std::unique_ptr<RunDirectory> open_run_directory(comm::Comm& world, const std::s
   if (only_existing && (path.empty() || comm::on_first(world, was_used).empty())) return nullptr;
   auto directory = std::make_unique<RunDirectory>(world, path);
   comm::together(world, [&] { base::log::open_files(directory->logs()); });
-  const std::string report = path + "/report.txt";
+  const std::string report = directory->report();
   comm::on_first(world, [&] {
-    std::string last = io::exists(report) ? io::read_file(report) : "";
-    if (!last.empty()) {
+    const bool failed = io::exists(report);
+    std::string last = failed ? io::read_file(report) : "";
+    if (failed && last.empty()) {
+      base::log::warning("the attempt before failed, and could not write why: {} is empty", report);
+    } else if (!last.empty()) {
       base::log::line("before   the attempt before failed: {}", last.substr(0, last.find('\n')));
     } else if (!directory->left_by().empty()) {
       directory->set_after_kill();
@@ -237,9 +251,10 @@ std::unique_ptr<RunDirectory> open_run_directory(comm::Comm& world, const std::s
           directory->left_by());
     }
     io::remove_file(report);
+    reserve(*directory);
     return std::string();
   });
-  set_report_file(report);
+  set_report_file(report, directory->spare_report());
   return directory;
 }
 

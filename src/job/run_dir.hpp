@@ -26,6 +26,8 @@ class RunDirectory {
   const std::string& path() const { return path_; }
   std::string checkpoints() const { return path_ + "/checkpoints"; }
   std::string logs() const { return path_ + "/logs"; }
+  std::string report() const { return path_ + "/report.txt"; }
+  std::string spare_report() const { return logs() + "/report.spare"; }
   const std::string& holder() const { return holder_; }  // "gpu0113:20417", this job's rank 0
   // Returns the text in the lock file of a job before that ended without emptying it (rank 0); ""
   // if there is none.
