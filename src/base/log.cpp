@@ -11,6 +11,7 @@
 
 #include "base/clock.hpp"
 #include "base/error.hpp"
+#include "base/plain_nan.hpp"
 
 namespace base::log {
 namespace {
@@ -85,7 +86,8 @@ void close_files() {
   sinks().warnings.reset();
 }
 
-void write_line(const std::string& text) {
+void write_line(const std::string& line) {
+  const std::string text = plain_nan(line);
   if (where().rank == 0) sinks().out->info(text);
   if (sinks().file) sinks().file->info(text);
 }
@@ -93,14 +95,15 @@ void write_line(const std::string& text) {
 void write_warning(const std::string& text) {
   ++g_warnings;
   Where w = where();
-  std::string full = fmt::format("rank={} level=warning step={} {}", w.rank, w.step, text);
+  std::string full =
+      fmt::format("rank={} level=warning step={} {}", w.rank, w.step, plain_nan(text));
   sinks().out->info(full);
   if (sinks().file) sinks().file->info(full);
   if (sinks().warnings) sinks().warnings->info(full);
 }
 
 void write_error(const std::string& text) {
-  const std::string full = "error: " + text;
+  const std::string full = "error: " + plain_nan(text);
   sinks().err->info(full);
   if (sinks().file) sinks().file->info(full);
 }

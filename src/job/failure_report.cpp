@@ -12,6 +12,7 @@
 #include <new>
 
 #include "base/error.hpp"
+#include "base/plain_nan.hpp"
 #include "base/signals.hpp"
 
 namespace job {
@@ -123,8 +124,9 @@ void set_report_file(const std::string& path, const std::string& spare) {
 
 void write_report(int exit_code, const std::string& cause) noexcept {
   try {
-    std::string text(cause.size() + 1024, '\0');
-    text.resize(format_line(text.data(), text.size(), exit_code, cause.c_str()));
+    const std::string plain = base::plain_nan(cause);
+    std::string text(plain.size() + 1024, '\0');
+    text.resize(format_line(text.data(), text.size(), exit_code, plain.c_str()));
     put(text.data(), text.size());
   } catch (...) {
   }

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <climits>
 #include <cstring>
 #include <thread>
 
@@ -51,6 +52,15 @@ bool is_wrong_place(const io::Failure& e) {
   return std::find(std::begin(kWrong), std::end(kWrong), e.number()) != std::end(kWrong);
 }
 
+[[noreturn]] void refuse(const io::Failure& e) {
+  if (is_wrong_place(e))
+    base::fail(base::Exit::config, "run.dir: {}; choose another --dir", e.what());
+  base::fail(base::Exit::checkpoint,
+             "run.dir: {}; make room there (or mend the file system), or choose another --dir, "
+             "and start again",
+             e.what());
+}
+
 // Directory entries can take a while to reach the other nodes of a network file system.
 constexpr double kPatience_s = 10;
 
@@ -69,17 +79,29 @@ void reserve(const RunDirectory& directory) {
 
 }  // namespace
 
+std::string directory_problem(const std::string& dir) {
+  // The longest path that the system takes, and room for the names of files below the directory.
+  constexpr size_t kLongest = PATH_MAX - 512;
+  if (dir.size() > kLongest)
+    return fmt::format(
+        "the path has {} bytes, and at most {} leave room for the files below it; "
+        "choose a shorter one",
+        dir.size(), kLongest);
+  for (char c : dir)
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f)
+      return fmt::format(
+          "{} holds a line break or another control character, which logs and lists "
+          "of files cannot show; choose another path",
+          base::quoted(dir));
+  return "";
+}
+
 RunDirectory::RunDirectory(comm::Comm& world, const std::string& path) : path_(path) {
   std::string mine = comm::on_first(world, [&] {
     try {
       take();
     } catch (const io::Failure& e) {
-      if (is_wrong_place(e))
-        base::fail(base::Exit::config, "run.dir: {}; choose another --dir", e.what());
-      base::fail(base::Exit::checkpoint,
-                 "run.dir: {}; make room there (or mend the file system), or choose another --dir, "
-                 "and start again",
-                 e.what());
+      refuse(e);
     }
     return holder_ + "\n" + content_of(lock_);
   });
@@ -230,7 +252,13 @@ RunDirectory::~RunDirectory() {
 
 std::unique_ptr<RunDirectory> open_run_directory(comm::Comm& world, const std::string& path,
                                                  bool only_existing) {
-  auto was_used = [&] { return io::exists(path + "/lock") ? std::string("yes") : std::string(); };
+  auto was_used = [&] {
+    try {
+      return io::exists(path + "/lock") ? std::string("yes") : std::string();
+    } catch (const io::Failure& e) {
+      refuse(e);
+    }
+  };
   if (only_existing && (path.empty() || comm::on_first(world, was_used).empty())) return nullptr;
   auto directory = std::make_unique<RunDirectory>(world, path);
   comm::together(world, [&] { base::log::open_files(directory->logs()); });

@@ -14,6 +14,9 @@
 
 namespace job {
 
+// Returns why a path cannot be that of a run directory; "" if it can.
+std::string directory_problem(const std::string& dir);
+
 class RunDirectory {
  public:
   // All ranks call, and all throw the same Error. Its causes: the directory cannot be made; another

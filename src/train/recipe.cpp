@@ -9,6 +9,7 @@
 #include "base/text.hpp"
 #include "data/stream/loader.hpp"
 #include "host/device_choice.hpp"
+#include "job/run_dir.hpp"
 #include "train/class_lists.hpp"
 #include "train/unused.hpp"
 
@@ -22,6 +23,7 @@ void RunOptions::bind(config::Table& t) {
         "(lock)")
       .required()
       .unit("path")
+      .check([this] { return job::directory_problem(dir); })
       .on_resume(OnResume::may_change);
   t.choice("device", device, host::kDeviceWishNames, "where to compute")
       .on_resume(OnResume::may_change);

@@ -9,6 +9,7 @@
 #include "base/narrow.hpp"
 #include "base/path.hpp"
 #include "base/pattern.hpp"
+#include "base/plain_nan.hpp"
 
 namespace {
 
@@ -39,6 +40,17 @@ TEST(Text, PathsOfShellsAndOtherLibraries) {
   EXPECT_NE(base::path_problem("~/x", true), "");
   ::setenv("HOME", "/home/me", 1);
   EXPECT_NE(base::path_problem("~/runs").find("write \"/home/me/runs\""), std::string::npos);
+}
+
+TEST(Text, TheSignOfNan) {
+  for (const auto& [text, want] :
+       {std::pair{"step=3 loss=-nan l2_grads=-nan", "step=3 loss=nan l2_grads=nan"},
+        {"-nan", "nan"},
+        {"(-nan, -nan): the loss is -nan.", "(nan, nan): the loss is nan."},
+        {"-nan per_token", "nan per_token"},
+        {"runs/a-nan/x --dir=-nano -nan.h5 b-nan", "runs/a-nan/x --dir=-nano -nan.h5 b-nan"},
+        {"loss=-inf nan", "loss=-inf nan"}})
+    EXPECT_EQ(base::plain_nan(text), want);
 }
 
 TEST(Text, NearestName) {
