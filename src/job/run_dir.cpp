@@ -87,12 +87,11 @@ std::string directory_problem(const std::string& dir) {
         "the path has {} bytes, and at most {} leave room for the files below it; "
         "choose a shorter one",
         dir.size(), kLongest);
-  for (char c : dir)
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f)
-      return fmt::format(
-          "{} holds a line break or another control character, which logs and lists "
-          "of files cannot show; choose another path",
-          base::quoted(dir));
+  if (dir.find_first_of("\r\n") != dir.npos)
+    return fmt::format(
+        "{} holds a line break, which logs and lists of files cannot show; choose "
+        "another path",
+        base::quoted(dir));
   return "";
 }
 
