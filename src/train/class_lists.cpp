@@ -19,14 +19,14 @@ void add(Group& group, const std::string& set, const std::set<std::string>& name
 std::vector<Group> groups_of(const Recipe& recipe, const models::Model& made,
                              const std::set<std::string>& names) {
   std::vector<Group> groups(1);  // the first one has the model's classes
-  const Recipe::Features features = made.features();
+  const eval::Features features = made.features();
   const bool trains_on_labels = features.contains(kLabel);
   if (trains_on_labels)
     for (const auto& [name, weight] : recipe.train.parts()) groups[0].push_back(name);
   for (const auto& [name, e] : recipe.evals) {
     Group own;
     for (const auto& [key, set] : eval::data_sets_of(e)) {
-      const std::optional<Recipe::Features> reads = eval::features_of(e, key, made);
+      const std::optional<eval::Features> reads = eval::features_of(e, key, made);
       if (!reads) {
         if (trains_on_labels) add(groups[0], set, names);
         continue;

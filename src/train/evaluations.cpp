@@ -61,7 +61,7 @@ eval::Result run_evaluation(const Evaluation& evaluation, const Job& job,
                             eval::Journal* journal) {
   device::Range range(("evaluate " + evaluation.name).c_str());
   step::Engine& engine = job.engine();
-  auto run = [&] {
+  auto evaluate = [&] {
     return evaluation.evaluator->run({.world = *job.mesh().world,
                                       .dataset = evaluation.dataset,
                                       .loader = loader,
@@ -77,7 +77,7 @@ eval::Result run_evaluation(const Evaluation& evaluation, const Job& job,
                                       .journal = journal,
                                       .threads = job.threads()});
   };
-  return in_table(job, evaluation.name, run);
+  return in_table(job, evaluation.name, evaluate);
 }
 
 std::string nonfinite_problem(const std::string& name, int64_t step, const eval::Result& result) {
