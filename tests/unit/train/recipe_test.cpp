@@ -140,7 +140,8 @@ classes_file = "names.txt"
     for (const char* path : {"~/x.tsv", "s3://bucket/x.tsv", "$HOME/x.tsv"}) {
       if (std::string_view(key) == "loader.stage_dir" && path[0] == '$') continue;
       const bool list = std::string_view(key) == "evaluate.from";
-      const std::string value = fmt::format(list ? "[\"{}\"]" : "\"{}\"", path);
+      const std::string value =
+          fmt::format("{0}\"{1}\"{2}", list ? "[" : "", path, list ? "]" : "");
       expect_problem(CheckedDeck({fmt::format("{}={}", key, value)}, sets),
                      {key, fmt::format("\"{}\" ", path)});
     }
