@@ -73,6 +73,15 @@ check_program() {
   [ -x "$1" ] || wrong "no program $1 in $PWD: build it, submit from the project's folder, or set TRAINER=/path/to/trainer"
 }
 
+# check_hosts: ends a PBS job that has no list of hosts to start ranks on. PBS writes none for shells
+# on a node that are no job's, and sites differ about interactive jobs.
+check_hosts() {
+  local way="PBS lists the hosts of a job in this file; submit the script with qsub"
+  [ -n "${PBS_NODEFILE:-}" ] || wrong "PBS_NODEFILE is not set: $way"
+  [ -f "$PBS_NODEFILE" ] && [ -r "$PBS_NODEFILE" ] || wrong "PBS_NODEFILE=$PBS_NODEFILE is no file that can be read: $way"
+  grep -q '[^[:space:]]' "$PBS_NODEFILE" || wrong "PBS_NODEFILE=$PBS_NODEFILE names no host: $way"
+}
+
 # threads_of SELECT: prints the threads per rank of a PBS select: ompthreads of a chunk, or ncpus /
 # mpiprocs; the smallest of all chunks, at least 1.
 threads_of() {

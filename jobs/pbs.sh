@@ -53,7 +53,10 @@ if [ -z "${PBS_JOBID:-}" ]; then
   echo "error: this is a PBS job script: submit it with qsub -v DECK=inputs/run.toml jobs/pbs.sh" >&2
   exit 2
 fi
-cd "$PBS_O_WORKDIR" || exit 2
+if [ -z "${PBS_O_WORKDIR:-}" ] || ! cd "$PBS_O_WORKDIR"; then
+  echo "error: there is no folder PBS_O_WORKDIR=${PBS_O_WORKDIR:-} on this node: submit from a folder that all nodes share" >&2
+  exit 2
+fi
 # shellcheck source=jobs/common.sh
 if ! . "$(dirname "$script")/common.sh"; then
   echo "error: submit from the project's folder, or add SCRIPT=/path/to/jobs/pbs.sh to -v" >&2
@@ -64,6 +67,7 @@ check_number LEAD "$lead" 0
 check_number PART "$part" 1
 check_number MAX_PARTS "$max_parts" 1
 check_program "$trainer"
+check_hosts
 split_words "${OPTIONS:-}"
 # The successor of an array's task is a single job; INDEX gives it the index.
 index=${PBS_ARRAY_INDEX:-${INDEX:-}}

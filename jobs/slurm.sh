@@ -67,6 +67,7 @@ job=$SLURM_JOB_ID
 [ -n "${SLURM_ARRAY_TASK_ID:-}" ] && job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
 check_number MAX_PARTS "$max_parts" 1
 check_program "$trainer"
+[ -n "${SLURM_JOB_NUM_NODES:-}" ] || wrong "SLURM_JOB_NUM_NODES is not set: submit the script with sbatch"
 fill_in "${SLURM_ARRAY_TASK_ID:-}" "$@"
 # Add commands that mpirun and the trainer need at the site here, for example:  module load openmpi
 

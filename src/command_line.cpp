@@ -7,6 +7,7 @@
 
 #include "base/hash.hpp"
 #include "base/log.hpp"
+#include "base/path.hpp"
 #include "base/text.hpp"
 #include "data/ops/op.hpp"
 #include "modes/mode.hpp"
@@ -127,6 +128,13 @@ void parse(int argc, char** argv, CLI::App& app, CommandLine& c) {
     throw CLI::ValidationError("--dir", "is empty; name a directory");
   if (app.count("--dir")) c.set.push_back(config::text_override("run.dir", dir));
   if (!c.describe_given && c.list.empty() && c.deck.empty()) throw CLI::RequiredError("deck");
+  for (const auto& [option, paths] : {std::pair("deck", std::vector{c.deck}), {"images", c.images}})
+    for (const std::string& path : paths)
+      if (const std::string problem = base::path_problem(path); !problem.empty())
+        throw CLI::ValidationError(option, problem);
+  if (app.count("--dir"))
+    if (const std::string problem = base::path_problem(dir); !problem.empty())
+      throw CLI::ValidationError("--dir", problem);
   if (takes_images && c.images.empty() && !c.validate && !c.deck.empty())
     throw CLI::ValidationError("images", "name files or folders of images after the deck");
 }

@@ -79,7 +79,7 @@ def report_of(run):
     """Returns the first line of report.txt, which names the failure; "" without a failure."""
     try:
         with open(os.path.join(run, "report.txt"), encoding="utf-8", errors="replace") as file:
-            return file.readline().strip()
+            return file.readline().strip() or "it could not write why; the console of the job says it"
     except OSError:
         return ""
 

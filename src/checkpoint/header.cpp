@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/header.hpp"
 
+#include <algorithm>
 #include <charconv>
 #include <map>
 
 #include "base/text.hpp"
 #include "checkpoint/checksum.hpp"
+#include "checkpoint/foreign_file.hpp"
 
 namespace checkpoint {
 namespace {
 
 constexpr std::string_view kTitle = "trainer checkpoint: an HDF5 file behind 4096 bytes of text\n";
+constexpr const char* kNoCheckpoint = "it does not begin as a checkpoint of this program";
 constexpr std::string_view kOwnHash = "header_xxh3=";
 
 template <class T>
@@ -46,8 +49,7 @@ std::string encode(const Header& h) {
 Header decode_header(std::string_view text) {
   if (text.find_first_not_of('\0') == text.npos)
     base::fail(base::Exit::checkpoint, "it was never finished (no header)");
-  if (!text.starts_with(kTitle))
-    base::fail(base::Exit::checkpoint, "it does not begin as a checkpoint of this program");
+  if (!text.starts_with(kTitle)) base::fail(base::Exit::checkpoint, "{}", kNoCheckpoint);
   size_t own = text.find(kOwnHash), end = own == text.npos ? own : text.find('\n', own);
   if (end == text.npos || text.substr(own + kOwnHash.size(), end - own - kOwnHash.size()) !=
                               hex(base::xxh3(text.substr(0, own))))
@@ -107,10 +109,14 @@ uint64_t hash_structure(const io::File& file,
 Header check_header(const std::string& path) {
   io::File file(path, io::File::Mode::read);
   int64_t bytes = file.size();
+  std::string text(size_t(std::min(bytes, kUserBlock)), '\0');
+  file.read_at(text.data(), int64_t(text.size()), 0);
+  // A file of another kind is not cut: fetching it again would not help.
+  const bool unfinished = text.find_first_not_of('\0') == text.npos;
+  if (!unfinished && !text.starts_with(kTitle.substr(0, text.size())))
+    base::fail(base::Exit::checkpoint, "{}{}", kNoCheckpoint, foreign_hint(path));
   if (bytes < kUserBlock)
     base::fail(base::Exit::checkpoint, "it is cut: {} bytes, shorter than its header", bytes);
-  std::string text(size_t(kUserBlock), '\0');
-  file.read_at(text.data(), kUserBlock, 0);
   Header h = decode_header(text);
   if (bytes < h.file_bytes)
     base::fail(base::Exit::checkpoint, "it is cut: {} of {} bytes", bytes, h.file_bytes);

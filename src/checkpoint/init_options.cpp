@@ -9,10 +9,11 @@ namespace checkpoint {
 
 void InitOptions::bind(config::Table& t) {
   t.key(
-      "from", from,
-      "parameters of a new run, at step 0 only: \"\" = random; a checkpoint .h5 or a run "
-      "directory, .npz or .safetensors with big_vision's names, or a checkpoint folder of it; for "
-      "ResNets with the names of torchvision, VISSL, MoCo, SwAV or DINO: below any prefix");
+       "from", from,
+       "parameters of a new run, at step 0 only: \"\" = random; a checkpoint .h5 or a run "
+       "directory, .npz or .safetensors with big_vision's names, or a checkpoint folder of it; for "
+       "ResNets with the names of torchvision, VISSL, MoCo, SwAV or DINO: below any prefix")
+      .unit("path");
   t.key("dont_load", dont_load,
         "regular expressions that must match a whole parameter path: these keep their random "
         "values, and may be missing from the file or left over in it; everything else must match; "

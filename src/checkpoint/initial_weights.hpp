@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "checkpoint/init_options.hpp"
+#include "checkpoint/name_map.hpp"
 #include "checkpoint/state.hpp"
 #include "comm/comm.hpp"
 #include "comm/together.hpp"
@@ -25,6 +26,7 @@ struct InitReport {
 // All ranks call. On an error all ranks throw the same one (Exit::checkpoint), and the parameters
 // may be partly overwritten. All ranks call `poll` between two pieces.
 InitReport load_initial_weights(comm::Comm& comm, const InitOptions& options, const State& target,
-                                const std::vector<std::string>& grids, const comm::Poll& poll);
+                                const std::vector<std::string>& grids, const comm::Poll& poll,
+                                Use use = Use::begins);
 
 }  // namespace checkpoint

@@ -134,8 +134,10 @@ InitOptions with_default(InitOptions options, bool torch) {
 // Builds the plan parameter by parameter and collects the problems.
 class InitPlanner {
  public:
-  InitPlanner(const std::vector<Wanted>& wanted, const WeightFile& file, const InitOptions& options)
+  InitPlanner(const std::vector<Wanted>& wanted, const WeightFile& file, const InitOptions& options,
+              Use use)
       : file_(file),
+        use_(use),
         torch_(torch_names(wanted, file, options)),
         options_(with_default(options, torch_.has_value())),
         tensors_(file.tensors()),
@@ -224,23 +226,26 @@ class InitPlanner {
       return;
     }
     taken_[found->second] = true;
-    if (leave)
+    if (leave && use_ == Use::begins)
       plan_.skipped.push_back(fmt::format("{} (dont_load)", ours));
+    else if (const std::string text = load(w, p, found->second); text.empty())
+      return;
+    else if (leave)
+      plan_.skipped.push_back(fmt::format("{} (dont_load; {})", ours, text));
     else
-      load(w, p, found->second);
+      problem(p.path, fmt::format("{}: {}", p.path, text));
   }
 
-  // Plans to load tensor `source` into a parameter, if type and shape allow it.
-  void load(size_t w, const Wanted& p, size_t source) {
+  // Plans to load tensor `source` into a parameter. Returns the problem if type and shape do not
+  // allow it.
+  std::string load(size_t w, const Wanted& p, size_t source) {
     const FileTensor& t = tensors_[source];
     const bool whole_number = t.type == device::DType::i64;
-    if (!t.type || (whole_number && !is_counter(p.path))) {
-      problem(
-          p.path,
-          fmt::format("{}: the file holds {}, which is no weight; f32, f64, f16 and bf16 are read",
-                      p.path, describe(t)));
-    } else if (torch_ && p.path == "head/kernel" && t.shape.size() == 2 &&
-               std::vector<int64_t>{t.shape[1], t.shape[0]} == p.shape) {
+    if (!t.type || (whole_number && !is_counter(p.path)))
+      return fmt::format("the file holds {}, which is no weight; f32, f64, f16 and bf16 are read",
+                         describe(t));
+    if (torch_ && p.path == "head/kernel" && t.shape.size() == 2 &&
+        std::vector<int64_t>{t.shape[1], t.shape[0]} == p.shape) {
       plan_.loads.push_back({.wanted = w, .source = source, .transpose = true});
     } else if (t.shape == p.shape) {
       plan_.loads.push_back({w, source, false});
@@ -250,9 +255,10 @@ class InitPlanner {
     } else if (p.grid && can_resample(t.shape, p.shape)) {
       plan_.loads.push_back({w, source, true});
     } else {
-      problem(p.path, fmt::format("{}: the file has {}, this model {}", p.path, shape_text(t.shape),
-                                  shape_text(p.shape)));
+      return fmt::format("the file has {}, this model {}", shape_text(t.shape),
+                         shape_text(p.shape));
     }
+    return "";
   }
 
   void list_unused() {
@@ -282,6 +288,7 @@ class InitPlanner {
   }
 
   const WeightFile& file_;
+  const Use use_;
   const std::optional<TorchNames> torch_;
   const InitOptions options_;
   const std::vector<FileTensor>& tensors_;
@@ -297,8 +304,8 @@ class InitPlanner {
 }  // namespace
 
 InitPlan plan_init(const std::vector<Wanted>& wanted, const WeightFile& file,
-                   const InitOptions& options) {
-  return InitPlanner(wanted, file, options).plan(wanted);
+                   const InitOptions& options, Use use) {
+  return InitPlanner(wanted, file, options, use).plan(wanted);
 }
 
 }  // namespace checkpoint

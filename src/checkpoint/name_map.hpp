@@ -30,11 +30,16 @@ struct InitPlan {
   std::vector<std::string> skipped, missing, unmapped, unused;
 };
 
+// The use of the weights. A run that begins leaves out what dont_load names, because it learns that
+// anew. A model that is used as it is needs all that the file has: dont_load then names what may be
+// missing, left over or of another shape.
+enum class Use { begins, as_it_is };
+
 // Plans the loading by the published rules (cappa.md 7.5). A path that only one side has is an
 // error, unless dont_load matches it. A different shape or type is an error too.
 // Error(Exit::checkpoint) lists all of them and names the remedy. It is Error(Exit::config) for a
 // trunk of another depth or width.
 InitPlan plan_init(const std::vector<Wanted>& wanted, const WeightFile& file,
-                   const InitOptions& options);
+                   const InitOptions& options, Use use = Use::begins);
 
 }  // namespace checkpoint

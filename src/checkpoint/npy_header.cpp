@@ -102,6 +102,8 @@ class Parser {
       auto [end, problem] = std::from_chars(text_.data() + at_, text_.data() + text_.size(), value);
       if (problem != std::errc() || value < 0) fail("a size is missing or impossible");
       at_ = size_t(end - text_.data());
+      // NumPy under Python 2 wrote numbers of type long, such as 64L.
+      if (at_ < text_.size() && text_[at_] == 'L') ++at_;
       out.push_back(value);
       if (out.size() > kMaxAxes) fail("too many axes");
       if (!skip(',') && peek() != ')') fail("a ',' or ')' is missing");

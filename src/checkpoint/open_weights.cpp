@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Chooses the reader for a file of initial weights.
 #include "checkpoint/catalogue.hpp"
+#include "checkpoint/foreign_file.hpp"
 #include "checkpoint/weight_file.hpp"
 #include "io/files.hpp"
 
@@ -34,8 +35,8 @@ std::unique_ptr<WeightFile> open_weights(const std::string& path) {
   }
   base::fail(Exit::checkpoint,
              "{}: the end of the name is unknown; known are .h5 (a checkpoint of this program), "
-             ".npz, .safetensors, and a run directory",
-             path);
+             ".npz, .safetensors, and a run directory{}",
+             path, foreign_hint(path));
 }
 
 }  // namespace checkpoint

@@ -72,7 +72,8 @@ void CheckpointOptions::bind(config::Table& t) {
   t.key("branch_from", branch_from,
         "begin a new run from another run's full state, step and optimizer included (for a "
         "cool-down, say): its run directory, whose newest checkpoint is used, or a checkpoint "
-        "file. A checkpoint of this run takes precedence; \"\" = none");
+        "file. A checkpoint of this run takes precedence; \"\" = none")
+      .unit("path");
 }
 
 int64_t resume_step(const std::string& resume) {

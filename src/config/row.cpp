@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <limits>
 
+#include "base/path.hpp"
 #include "base/text.hpp"
 #include "config/schema.hpp"
 #include "config/unknown.hpp"
@@ -181,7 +182,11 @@ std::string check_integer(const Row& row, int64_t value) {
   return check_number(row, double(value), fmt::format("{}", value));
 }
 
+// The unit of texts that are paths of this machine.
+constexpr std::string_view kPath = "path";
+
 std::string check_string(const Row& row, const std::string& value) {
+  if (row.unit == kPath) return base::path_problem(value);
   if (row.choices.empty()) return {};
   for (const std::string& choice : row.choices)
     if (value == choice) return {};

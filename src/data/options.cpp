@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/error.hpp"
+#include "base/path.hpp"
 #include "base/text.hpp"
 #include "data/hint.hpp"
 #include "data/ops/pipeline.hpp"
@@ -82,10 +83,12 @@ void LoaderOptions::bind(config::Table& t) {
       .on_resume(OnResume::may_change);
   t.key("index_dir", index_dir,
         "tar indexes; \"\" = beside the data, or RUN/index where that is read-only")
+      .unit("path")
       .on_resume(OnResume::may_change);
   t.key("stage_dir", stage_dir,
         "copy the shards to this node-local directory first, once per node, e.g. \"$TMPDIR\"; \"\" "
         "= read in place")
+      .check([this] { return base::path_problem(stage_dir, true); })
       .on_resume(OnResume::may_change);
   t.choice("on_bad_sample", substitutes, {{"error", false}, {"substitute", true}},
            "error: end with exit 4; substitute: use a fixed neighbour and log the key once in "

@@ -12,7 +12,7 @@
 #include "eval/generated_caption.hpp"
 #include "eval/input_images.hpp"
 #include "eval/shuffled_images.hpp"
-#include "io/files.hpp"
+#include "io/waiting.hpp"
 
 namespace eval {
 namespace {
@@ -176,13 +176,12 @@ class Captioning : public Evaluator {
       if (!e.attention.empty()) line.update(Json::parse(e.attention));
       lines += line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
     }
-    io::make_directories(context.folder);
-    io::write_file_atomically(context.folder + "/captions.jsonl", lines);
+    io::write_or_wait(context.folder + "/captions.jsonl", lines);
   }
 
   void write_images(const Context& context) const {
     const std::string npy = input_images_npy(context.dataset, options_.images);
-    if (!npy.empty()) io::write_file_atomically(context.folder + "/images.npy", npy, false);
+    if (!npy.empty()) io::write_or_wait(context.folder + "/images.npy", npy, false);
   }
 
   static Result result(const std::vector<Example>& all) {

@@ -82,8 +82,7 @@ class Fewshot : public FeatureEvaluator {
            std::vector<Fitted>& out) const {
     const int64_t width = rows.features, classes = rows.classes, n = options_.probes();
     const int64_t weights = (width + 1) * classes, numbers = 1 + 2 * width + weights;
-    need_feature_memory(context, train, "eval.NAME.shots, ",
-                        bytes_of_fit(rows) + 2 * 8 * n * numbers);
+    need_feature_memory(context, train, "shots, ", bytes_of_fit(rows) + 2 * 8 * n * numbers);
     std::vector<double> all;
     auto fit_to = [&](int64_t probe, std::span<double> numbers_of_probe) {
       const Fitted one = fit_one(rows, probe);

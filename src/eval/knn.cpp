@@ -61,8 +61,8 @@ class Knn : public FeatureEvaluator {
     FeatureEvaluator::check(set);
     if (set.name() == options_.train_data && set.size() < options_.most())
       base::fail(base::Exit::data,
-                 "[data.{}] holds {} images, and eval.NAME.k asks for {} neighbours; name a larger "
-                 "set, or fewer neighbours",
+                 "[data.{}] holds {} images, and k asks for {} neighbours; name a larger set in "
+                 "train_data, or fewer neighbours",
                  set.name(), set.size(), options_.most());
   }
 

@@ -4,10 +4,33 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/memory_limit.hpp"
+#include "base/text.hpp"
 
 namespace eval {
+namespace {
+
+const models::Tap& tap_of(const Context& context) {
+  return dynamic_cast<models::EmbedPass&>(*context.pass).taps().at(0);
+}
+
+// A fit could pass over such a row, and give a plausible number. All ranks have all features.
+void refuse_nonfinite(const Context& context, const data::Dataset& set, const FeatureTable& table) {
+  const auto bad =
+      std::find_if(table.x.begin(), table.x.end(), [](float v) { return !std::isfinite(v); });
+  if (bad == table.x.end()) return;
+  throw base::Error(
+      base::Exit::nonfinite,
+      fmt::format("[data.{}]: the features \"{}\" of {} are not finite, and nothing can be fitted "
+                  "to them: its numbers are not, or the weights have grown too far",
+                  set.name(), tap_of(context).name,
+                  base::one_line(set.key((bad - table.x.begin()) / table.features))),
+      true);
+}
+
+}  // namespace
 
 std::unique_ptr<models::ForwardPass> make_tap_pass(const models::Model& model,
                                                    const std::string& tap) {
@@ -24,9 +47,7 @@ int32_t label_of(const data::Dataset& set, const models::HostBatch& batch, int64
   return label;
 }
 
-int64_t feature_count(const Context& context) {
-  return dynamic_cast<models::EmbedPass&>(*context.pass).taps().at(0).count();
-}
+int64_t feature_count(const Context& context) { return tap_of(context).count(); }
 
 bool embed(const Context& context, const data::Dataset& set, const std::string& stage,
            const Journal::Take& restore, const std::function<void(const Embedded& images)>& visit) {
@@ -95,15 +116,16 @@ bool gather_features(const Context& context, const data::Dataset& set, const std
   if (!complete) return false;
   share_values(context.world, out.x);
   share_values(context.world, out.answer);
+  refuse_nonfinite(context, set, out);
   return true;
 }
 
 void need_feature_memory(const Context& context, const data::Dataset& set, const std::string& keys,
                          int64_t bytes) {
-  const std::string& tap = dynamic_cast<models::EmbedPass&>(*context.pass).taps().at(0).name;
-  const std::string purpose = fmt::format(
-      "the features \"{}\" of {} images and the work on them (eval.NAME.tap, {}data.{}.limit)", tap,
-      set.size(), keys, set.name());
+  const std::string& tap = tap_of(context).name;
+  const std::string purpose =
+      fmt::format("the features \"{}\" of {} images and the work on them (tap, {}data.{}.limit)",
+                  tap, set.size(), keys, set.name());
   base::need_address_space(bytes, purpose);
   const int64_t memory = int64_t(::sysconf(_SC_PHYS_PAGES)) * int64_t(::sysconf(_SC_PAGESIZE));
   if (bytes > memory)

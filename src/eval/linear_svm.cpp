@@ -37,7 +37,7 @@ class SquaredHinge : public Convex {
     active_.clear();
     for (size_t i = 0; i < rows_.size(); ++i) {
       const double short_of = 1 - target(i) * dot(row(i), w.data(), width_);
-      if (!(short_of > 0)) continue;
+      if (short_of <= 0) continue;  // NaN adds to the sum, so that no fit passes over it
       active_.push_back(i);
       sum += weight(i) * short_of * short_of;
       add_scaled(g.data(), -2 * weight(i) * short_of * target(i), row(i), width_);

@@ -52,7 +52,7 @@ std::vector<std::vector<Neighbour>> NeighbourSearch::find(const float* x, int64_
         for (int64_t r = part; r < std::min(part + kImagesOfPart, n); ++r) {
           const double similarity =
               dot(x + i * width, rows_.x + r * width, width) * scale * inverse_lengths_[size_t(r)];
-          if (std::isnan(similarity))
+          if (!std::isfinite(similarity))
             broken[size_t(i - begin)] = 1;
           else
             add(out[size_t(i)], {similarity, r}, k);

@@ -10,7 +10,7 @@
 #include "base/text.hpp"
 #include "eval/confusions.hpp"
 #include "eval/pair_scores.hpp"
-#include "io/files.hpp"
+#include "io/waiting.hpp"
 
 namespace eval {
 namespace {
@@ -78,6 +78,7 @@ void ScoringOptions::bind(config::Table& t) {
       .on_resume(may);
   t.key("classes_file", classes_file,
         "instead of classes: a file with one caption per line; empty lines do not count")
+      .unit("path")
       .on_resume(may);
   t.key("prompts", prompts,
         "texts with {} in place of the class; the likelihood of a class is the mean over prompts "
@@ -198,9 +199,13 @@ class Scoring : public Evaluator {
                  "image's class (class_number makes it from text)",
                  set.name(), data::text_of(set.spec()));
     const std::vector<std::string> names = options_.names();
-    if (label->second.limit > int64_t(names.size()))
-      base::fail(base::Exit::data, "[data.{}] has {} classes, and there are captions of {}",
-                 set.name(), label->second.limit, names.size());
+    if (const int64_t classes = label->second.limit;
+        classes > 0 && classes != int64_t(names.size()))
+      base::fail(base::Exit::data,
+                 "[data.{}] has {} classes, and there are captions of {}: caption i is that of "
+                 "class i; give the set the list of all classes (classes of a class_folder, or "
+                 "class_number(\"FILE\"))",
+                 set.name(), classes, names.size());
     if (options_.text_data.empty()) texts_of(set, names);
   }
 
@@ -294,10 +299,9 @@ class Scoring : public Evaluator {
     const auto n = int64_t(found.size() / 3);
     if (std::any_of(found.begin(), found.begin() + n, [](double r) { return std::isnan(r); }))
       return;
-    io::make_directories(folder);
-    io::write_file_atomically(folder + "/confusions.json",
-                              confusions_json(names, {found.begin() + n, found.begin() + 2 * n},
-                                              {found.begin() + 2 * n, found.end()}));
+    io::write_or_wait(folder + "/confusions.json",
+                      confusions_json(names, {found.begin() + n, found.begin() + 2 * n},
+                                      {found.begin() + 2 * n, found.end()}));
   }
 
   // scores: [classes, prompts]. The number of prompts is equal for all classes, so the sum of

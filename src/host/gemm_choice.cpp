@@ -5,7 +5,7 @@
 
 #include "base/clock.hpp"
 #include "base/log.hpp"
-#include "io/files.hpp"
+#include "io/waiting.hpp"
 #include "kernels/gemm_search.hpp"
 
 namespace host {
@@ -53,7 +53,7 @@ std::function<void(device::Queue&)> product_chooser(comm::Comm& world, const std
       found.choices = choices_in(file, platform);
       if (options.times) found = kernels::search_gemms(found.choices, queue);
       if (options.writes && !file.empty() && found.timed > 0)
-        io::write_file_atomically(file, platform + "\n" + found.choices);
+        io::write_or_wait(file, platform + "\n" + found.choices);
     }
     kernels::use_gemm_choices(world.broadcast_text(found.choices, 0));
     if (!options.times) return;

@@ -8,16 +8,19 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstdio>
 #include <exception>
 #include <new>
 
 #include "base/error.hpp"
+#include "base/plain_nan.hpp"
 #include "base/signals.hpp"
 
 namespace job {
 namespace {
 
-char g_path[4096] = "";  // a signal handler may not allocate
+// A signal handler may not allocate.
+char g_path[4096] = "", g_spare[4096] = "";
 
 constexpr int kFatal[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
 
@@ -36,12 +39,20 @@ const char* name_of(int signal) {
   }
 }
 
-// Writes `text`, which ends with a new line, to a new file; O_EXCL lets only the first rank do so.
+// Opens the report for the first rank that asks: a file with room for it becomes the report, or a
+// new file if that is gone. Returns a negative number for all others.
+int open_report() {
+  if (g_spare[0] && ::rename(g_spare, g_path) == 0) return ::open(g_path, O_WRONLY | O_CLOEXEC);
+  return ::open(g_path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+}
+
+// Writes `text`, which ends with a new line.
 void put(const char* text, size_t bytes) {
   if (!g_path[0]) return;
-  int file = ::open(g_path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  const int file = open_report();
   if (file < 0) return;
-  (void)!::write(file, text, bytes);
+  const ssize_t written = ::write(file, text, bytes);  // a part of it on a full disk
+  (void)!::ftruncate(file, std::max<ssize_t>(written, 0));
   ::fsync(file);
   ::close(file);
 }
@@ -107,14 +118,16 @@ void catch_fatal_signals() {
   std::set_terminate(on_terminate);
 }
 
-void set_report_file(const std::string& path) {
+void set_report_file(const std::string& path, const std::string& spare) {
   std::strncpy(g_path, path.c_str(), sizeof g_path - 1);
+  std::strncpy(g_spare, spare.c_str(), sizeof g_spare - 1);
 }
 
 void write_report(int exit_code, const std::string& cause) noexcept {
   try {
-    std::string text(cause.size() + 1024, '\0');
-    text.resize(format_line(text.data(), text.size(), exit_code, cause.c_str()));
+    const std::string plain = base::plain_nan(cause);
+    std::string text(plain.size() + 1024, '\0');
+    text.resize(format_line(text.data(), text.size(), exit_code, plain.c_str()));
     put(text.data(), text.size());
   } catch (...) {
   }

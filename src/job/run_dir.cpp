@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <climits>
 #include <cstring>
 #include <thread>
 
@@ -51,25 +52,55 @@ bool is_wrong_place(const io::Failure& e) {
   return std::find(std::begin(kWrong), std::end(kWrong), e.number()) != std::end(kWrong);
 }
 
+[[noreturn]] void refuse(const io::Failure& e) {
+  if (is_wrong_place(e))
+    base::fail(base::Exit::config, "run.dir: {}; choose another --dir", e.what());
+  base::fail(base::Exit::checkpoint,
+             "run.dir: {}; make room there (or mend the file system), or choose another --dir, "
+             "and start again",
+             e.what());
+}
+
 // Directory entries can take a while to reach the other nodes of a network file system.
 constexpr double kPatience_s = 10;
 
 // Pauses between two checks of the directory, at rank 0 and at the other ranks, which may be many.
 constexpr double kLook_s = 1, kLookOfOthers_s = 30, kWarnAgain_s = 60;
 
+// Keeps room for the report of a failure, which may be that of a full disk.
+void reserve(const RunDirectory& directory) {
+  try {
+    io::File(directory.spare_report(), io::File::Mode::create)
+        .append(std::string(kReportBytes, '\n'));
+  } catch (const io::Failure&) {  // a report is then a new file
+    io::remove_file(directory.spare_report());
+  }
+}
+
 }  // namespace
+
+std::string directory_problem(const std::string& dir) {
+  // The longest path that the system takes, and room for the names of files below the directory.
+  constexpr size_t kLongest = PATH_MAX - 512;
+  if (dir.size() > kLongest)
+    return fmt::format(
+        "the path has {} bytes, and at most {} leave room for the files below it; "
+        "choose a shorter one",
+        dir.size(), kLongest);
+  if (dir.find_first_of("\r\n") != dir.npos)
+    return fmt::format(
+        "{} holds a line break, which logs and lists of files cannot show; choose "
+        "another path",
+        base::quoted(dir));
+  return "";
+}
 
 RunDirectory::RunDirectory(comm::Comm& world, const std::string& path) : path_(path) {
   std::string mine = comm::on_first(world, [&] {
     try {
       take();
     } catch (const io::Failure& e) {
-      if (is_wrong_place(e))
-        base::fail(base::Exit::config, "run.dir: {}; choose another --dir", e.what());
-      base::fail(base::Exit::checkpoint,
-                 "run.dir: {}; make room there (or mend the file system), or choose another --dir, "
-                 "and start again",
-                 e.what());
+      refuse(e);
     }
     return holder_ + "\n" + content_of(lock_);
   });
@@ -213,20 +244,30 @@ RunDirectory::~RunDirectory() {
   if (!lock_.is_open()) return;
   try {
     lock_.truncate(0);  // a free lock holds no name
+    if (!lost_) io::remove_file(spare_report());
   } catch (const std::exception&) {
   }
 }
 
 std::unique_ptr<RunDirectory> open_run_directory(comm::Comm& world, const std::string& path,
                                                  bool only_existing) {
-  auto was_used = [&] { return io::exists(path + "/lock") ? std::string("yes") : std::string(); };
+  auto was_used = [&] {
+    try {
+      return io::exists(path + "/lock") ? std::string("yes") : std::string();
+    } catch (const io::Failure& e) {
+      refuse(e);
+    }
+  };
   if (only_existing && (path.empty() || comm::on_first(world, was_used).empty())) return nullptr;
   auto directory = std::make_unique<RunDirectory>(world, path);
   comm::together(world, [&] { base::log::open_files(directory->logs()); });
-  const std::string report = path + "/report.txt";
+  const std::string report = directory->report();
   comm::on_first(world, [&] {
-    std::string last = io::exists(report) ? io::read_file(report) : "";
-    if (!last.empty()) {
+    const bool failed = io::exists(report);
+    std::string last = failed ? io::read_file(report) : "";
+    if (failed && last.empty()) {
+      base::log::warning("the attempt before failed, and could not write why: {} is empty", report);
+    } else if (!last.empty()) {
       base::log::line("before   the attempt before failed: {}", last.substr(0, last.find('\n')));
     } else if (!directory->left_by().empty()) {
       directory->set_after_kill();
@@ -237,9 +278,10 @@ std::unique_ptr<RunDirectory> open_run_directory(comm::Comm& world, const std::s
           directory->left_by());
     }
     io::remove_file(report);
+    reserve(*directory);
     return std::string();
   });
-  set_report_file(report);
+  set_report_file(report, directory->spare_report());
   return directory;
 }
 

@@ -14,6 +14,9 @@
 
 namespace job {
 
+// Returns why a path cannot be that of a run directory; "" if it can.
+std::string directory_problem(const std::string& dir);
+
 class RunDirectory {
  public:
   // All ranks call, and all throw the same Error. Its causes: the directory cannot be made; another
@@ -26,6 +29,8 @@ class RunDirectory {
   const std::string& path() const { return path_; }
   std::string checkpoints() const { return path_ + "/checkpoints"; }
   std::string logs() const { return path_ + "/logs"; }
+  std::string report() const { return path_ + "/report.txt"; }
+  std::string spare_report() const { return logs() + "/report.spare"; }
   const std::string& holder() const { return holder_; }  // "gpu0113:20417", this job's rank 0
   // Returns the text in the lock file of a job before that ended without emptying it (rank 0); ""
   // if there is none.

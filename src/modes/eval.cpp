@@ -16,7 +16,7 @@
 #include "base/text.hpp"
 #include "checkpoint/checksum.hpp"
 #include "host/threads.hpp"
-#include "io/files.hpp"
+#include "io/waiting.hpp"
 #include "job/failure.hpp"
 #include "job/stops.hpp"
 #include "modes/cut_call.hpp"
@@ -59,6 +59,7 @@ class Evaluator {
   std::string folder_of(const Evaluation& e, int64_t step);
   int leave();
   void print_summary();
+  void require_files();
 
   const Recipe& recipe_;
   Job job_;
@@ -159,6 +160,7 @@ bool Evaluator::evaluate(const WeightSource& source, int64_t step, bool average)
     const eval::Result result = run_evaluation(
         e, job_, loader_, step::Weights::raw, [this] { return stopped(); }, folder, journal.get());
     if (result.interrupted) return false;
+    require_files();
     if (const std::string problem = nonfinite_problem(e.name, step, result); !problem.empty())
       throw base::Error(base::Exit::nonfinite, fmt::format("{}: {}", source.path, problem), true);
     const double seconds = watch.seconds();
@@ -210,6 +212,14 @@ void Evaluator::add_row(const std::string& row, bool taken_over) {
     io::File file(out, io::File::Mode::append);
     file.append(row + "\n");
     file.sync();
+    return std::string();
+  });
+}
+
+// The files of evaluators are what this call was asked for, so nothing waits for room.
+void Evaluator::require_files() {
+  comm::on_first(world(), [] {
+    if (io::write_waiting() > 0) base::fail(base::Exit::checkpoint, "{}", io::waiting_problem());
     return std::string();
   });
 }

@@ -4,7 +4,6 @@
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "comm/together.hpp"
-#include "io/files.hpp"
 
 namespace records {
 namespace {
@@ -15,7 +14,11 @@ constexpr int64_t kMaxWarnings = 10;  // per attempt; the list names all bad sam
 
 BadSamples::BadSamples(comm::Comm& world, const std::string& path, double max_fraction,
                        std::map<std::string, int64_t> sizes)
-    : world_(world), path_(path), max_fraction_(max_fraction), sizes_(std::move(sizes)) {
+    : world_(world),
+      path_(path),
+      lines_(path),
+      max_fraction_(max_fraction),
+      sizes_(std::move(sizes)) {
   std::string text = comm::on_first(world, [&] {
     if (path.empty() || !io::exists(path)) return std::string();
     std::string all = io::read_file(path), whole = all.substr(0, all.rfind('\n') + 1);
@@ -68,14 +71,11 @@ int64_t BadSamples::agree() {
         base::log::warning("data: further bad samples are named only {}",
                            path_.empty() ? "by --mode train" : "in " + path_);
     }
-  comm::on_first(world_, [&] {
-    if (fresh.empty() || path_.empty()) return std::string();
-    io::make_directories(io::parent_of(path_));  // a user may have removed it
-    io::File file(path_, io::File::Mode::append);
-    file.append(fresh);
-    file.sync();
-    return std::string();
-  });
+  if (world_.rank() == 0 && !fresh.empty() && !path_.empty()) {
+    lines_.keep();  // a user may have removed it
+    lines_.append(fresh);
+    lines_.sync();
+  }
   check();
   return replaced;
 }

@@ -11,6 +11,7 @@
 
 #include "comm/comm.hpp"
 #include "data/bad_sample.hpp"
+#include "io/waiting.hpp"
 
 namespace records {
 
@@ -38,6 +39,7 @@ class BadSamples {
 
   comm::Comm& world_;
   std::string path_;
+  io::WaitingLines lines_;
   double max_fraction_;
   std::map<std::string, int64_t> sizes_;
   std::map<std::string, std::set<std::string>> known_;  // keys by data set; equal on every rank

@@ -216,11 +216,13 @@ Metrics::Metrics(const std::string& directory, int64_t restored_step, int64_t at
       declared_(std::move(declared)),
       writes_(writes),
       flush_s_(options.flush_s),
-      attempt_(attempt) {
+      attempt_(attempt),
+      jsonl_(directory_ + "/metrics.jsonl") {
   if (!writes_) return;
   load(restored_step);
-  jsonl_.file = io::File(directory_ + "/metrics.jsonl", io::File::Mode::append);
-  jsonl_.length = jsonl_.file.size();
+  io::File file(jsonl_.path(), io::File::Mode::append);
+  const int64_t bytes = file.size();
+  jsonl_.take(std::move(file), bytes);
   double now =
       std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   Row start = {{"attempt", double(attempt_)},
@@ -232,10 +234,10 @@ Metrics::Metrics(const std::string& directory, int64_t restored_step, int64_t at
 }
 
 Metrics::~Metrics() {
-  if (!writes_ || !jsonl_.file.is_open()) return;
+  if (!writes_ || !jsonl_.file().is_open()) return;
   try {
     mend_jsonl();
-    jsonl_.file.sync();
+    jsonl_.sync();
     if (h5_.stale || !h5_is_ours()) write_h5();
   } catch (const std::exception& e) {
     base::log::warning("metrics: {}", e.what());
@@ -292,20 +294,7 @@ void Metrics::load(int64_t restored_step) {
 
 void Metrics::append(const std::string& line) {
   h5_.stale = true;
-  jsonl_.unwritten += line;
-  try {
-    jsonl_.file.append(jsonl_.unwritten);
-    jsonl_.length += int64_t(jsonl_.unwritten.size());
-    jsonl_.unwritten.clear();
-  } catch (const io::Failure& e) {
-    jsonl_.file.truncate(jsonl_.length);  // leaves no partial line in the file
-    constexpr double kPause_s = 60;
-    if (jsonl_.warned_s == 0 || base::now_s() - jsonl_.warned_s > kPause_s) {
-      base::log::warning("metrics: {}; rows are kept in memory until there is room again",
-                         e.what());
-      jsonl_.warned_s = base::now_s();
-    }
-  }
+  jsonl_.append(line);
 }
 
 void Metrics::train_row(int64_t step, const Row& values) {
@@ -359,10 +348,10 @@ void Metrics::flush(const std::function<void()>& look) {
   flushed_s_ = base::now_s();
   try {
     mend_jsonl();
-    jsonl_.file.sync();
   } catch (const io::Failure& e) {
     base::log::warning("metrics: {}; the newest rows may be lost if this machine dies", e.what());
   }
+  jsonl_.sync();
   const bool ours = h5_is_ours();
   if (!ours) look();  // the sync may have taken long
   const bool cheap = h5_.written_s == 0 || flushed_s_ - h5_.written_s >= h5_.cost_s / kShare;
@@ -389,15 +378,15 @@ bool Metrics::h5_is_ours() const {
 
 // Makes metrics.jsonl again if another file took its place or its length has changed.
 void Metrics::mend_jsonl() {
-  const std::string path = directory_ + "/metrics.jsonl";
-  const bool in_place = jsonl_.file.in_place();
-  const int64_t size = in_place ? jsonl_.file.size() : 0;
-  if (in_place && size == jsonl_.length) return;
-  std::string what = !io::exists(path)      ? "was removed"
-                     : !in_place            ? "was replaced"
-                     : size < jsonl_.length ? "was cut"
-                                            : "has grown";
-  if (io::exists(path) && (!in_place || size > jsonl_.length)) {  // may hold foreign lines
+  const std::string& path = jsonl_.path();
+  const bool in_place = jsonl_.file().in_place();
+  const int64_t size = in_place ? jsonl_.file().size() : 0;
+  if (in_place && size == jsonl_.length()) return;
+  std::string what = !io::exists(path)        ? "was removed"
+                     : !in_place              ? "was replaced"
+                     : size < jsonl_.length() ? "was cut"
+                                              : "has grown";
+  if (io::exists(path) && (!in_place || size > jsonl_.length())) {  // may hold foreign lines
     const std::string aside = free_abandoned_name(directory_, "other.jsonl");
     io::rename_file(path, aside);
     what += fmt::format(" (that file is {} now)", aside);
@@ -405,9 +394,7 @@ void Metrics::mend_jsonl() {
   io::make_directories(directory_);
   const std::string text = lines_of(groups_);
   io::write_file_atomically(path, text);
-  jsonl_.file = io::File(path, io::File::Mode::append);
-  jsonl_.length = int64_t(text.size());
-  jsonl_.unwritten.clear();
+  jsonl_.take(io::File(path, io::File::Mode::append), int64_t(text.size()));
   base::log::warning("{} {} while this job writes it: made again with all its rows", path, what);
 }
 

@@ -32,7 +32,7 @@
 #include <vector>
 
 #include "config/table.hpp"
-#include "io/files.hpp"
+#include "io/waiting.hpp"
 #include "records/metric_history.hpp"
 
 namespace records {
@@ -81,7 +81,10 @@ class Metrics {
   void flush(const std::function<void()>& look = [] {});
   bool flush_due() const;  // flush_s after the last flush
   // Writes nothing from now on: the directory belongs to another job.
-  void let_go() { writes_ = false; }
+  void let_go() {
+    writes_ = false;
+    jsonl_.forget();
+  }
   int64_t attempt() const { return attempt_; }
   bool has_eval(const std::string& evaluator, int64_t step) const;
   // Returns the seconds that earlier attempts spent after `attempt` had been up for `uptime_s`, as
@@ -89,13 +92,6 @@ class Metrics {
   double lost_s(int64_t attempt, double uptime_s) const;
 
  private:
-  // metrics.jsonl
-  struct JsonLines {
-    io::File file;
-    int64_t length = 0;     // bytes of whole lines in the file
-    std::string unwritten;  // rows that a full disk refused; written again with the next row
-    double warned_s = 0;    // clock at the last warning that the disk is full; 0: none yet
-  };
   // metrics.h5
   struct Columns {
     std::map<std::string, std::string> texts;  // root attributes
@@ -117,8 +113,8 @@ class Metrics {
   bool writes_;
   double flush_s_;
   int64_t attempt_;
-  MetricGroups groups_;  // all rows
-  JsonLines jsonl_;
+  MetricGroups groups_;     // all rows
+  io::WaitingLines jsonl_;  // metrics.jsonl
   Columns h5_;
   std::map<int64_t, double> last_uptime_s_;  // by attempt
   double flushed_s_ = 0;

@@ -7,28 +7,34 @@
 
 namespace records {
 
+namespace {
+
+// Steps on a full disk, which may be many: 64 MiB hold a million examples.
+constexpr int64_t kMostWaiting = int64_t{64} << 20;
+
+std::string prefix_of(int64_t from) { return fmt::format("from{:010}", from); }
+
+}  // namespace
+
 SampleLog::SampleLog(comm::Comm& world, const std::string& directory, int64_t from,
                      const data::Mixture& mixture)
-    : mixture_(mixture) {
-  std::string prefix = fmt::format("from{:010}", from);
+    : mixture_(mixture),
+      lines_(fmt::format("{}/{}.rank{:05}.tsv", directory, prefix_of(from), world.rank()),
+             kMostWaiting) {
+  const std::string prefix = prefix_of(from);
   comm::on_first(world, [&] {
-    io::make_directories(directory);
     for (const std::string& name : io::list_directory(directory))
       if (name.starts_with("from") && name.substr(0, prefix.size()) >= prefix)
         io::remove_file(directory + "/" + name);
     return std::string();
   });
-  file_ = io::File(fmt::format("{}/{}.rank{:05}.tsv", directory, prefix, world.rank()),
-                   io::File::Mode::append);
 }
 
 void SampleLog::keep() {
-  if (file_.in_place()) return;
-  const std::string path = file_.path();
-  io::make_directories(io::parent_of(path));
-  file_ = io::File(path, io::File::Mode::append);
-  base::log::warning(
-      "{} was removed while this job writes to it: made again, from the next step on", path);
+  if (lines_.keep())
+    base::log::warning(
+        "{} was removed while this job writes to it: made again, from the next step on",
+        lines_.path());
 }
 
 void SampleLog::write(int64_t step, const data::Batch& batch) {
@@ -38,7 +44,7 @@ void SampleLog::write(int64_t step, const data::Batch& batch) {
     text += fmt::format("{}\t{}\t{}\t{}\n", step, batch.positions[i], set.name(),
                         base::one_line(set.key(batch.indices[i])));
   }
-  file_.append(text);
+  lines_.append(text);
 }
 
 }  // namespace records

@@ -11,7 +11,7 @@
 
 #include "comm/comm.hpp"
 #include "data/stream/loader.hpp"
-#include "io/files.hpp"
+#include "io/waiting.hpp"
 
 namespace records {
 
@@ -26,7 +26,7 @@ class SampleLog {
 
  private:
   const data::Mixture& mixture_;
-  io::File file_;
+  io::WaitingLines lines_;
 };
 
 }  // namespace records

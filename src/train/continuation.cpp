@@ -6,7 +6,7 @@
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "comm/together.hpp"
-#include "io/files.hpp"
+#include "io/waiting.hpp"
 #include "train/changes.hpp"
 
 namespace train {
@@ -138,7 +138,7 @@ void Continuation::initialise() {
   }
   if (shown > kMaxLines)
     log::line("           and {} more in {}/logs/init.txt", shown - kMaxLines, recipe.run.dir);
-  if (attempt_.leads()) io::write_file_atomically(recipe.run.dir + "/logs/init.txt", table);
+  if (attempt_.leads()) io::write_or_wait(recipe.run.dir + "/logs/init.txt", table);
   attempt_.state.origin = "parameters of " + from;
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <typeinfo>
 #include <utility>
 
 #include "base/log.hpp"
@@ -18,6 +19,20 @@ step::Weights weights_of(const Evaluation& e) {
   return e.options.weights == eval::Weights::ema ? step::Weights::ema : step::Weights::raw;
 }
 
+// Does the work of an evaluator. A deck may have several of a kind, so errors begin with the table.
+template <class Work>
+auto in_table(const Job& job, const std::string& name, const Work& work) -> decltype(work()) {
+  try {
+    return work();
+  } catch (const base::Error& e) {
+    if (typeid(e) != typeid(base::Error)) throw;  // others name what they are about
+    const auto& tables = job.recipe().evals;
+    const std::string table = tables.contains(name) ? name : name.substr(0, name.rfind("_ema"));
+    throw base::Error(e.code(), fmt::format("eval.{}: {}", table, e.what()), e.agreed(),
+                      e.teller());
+  }
+}
+
 }  // namespace
 
 Evaluation make_evaluation(const Job& job, const std::string& name,
@@ -27,8 +42,10 @@ Evaluation make_evaluation(const Job& job, const std::string& name,
     if (key != "data") further[key] = &job.evaluated(set);
   Evaluation made{
       name, times, options, eval::make_evaluator(options), job.evaluated(options.data), further};
-  made.evaluator->check(made.dataset);
-  for (const auto& [key, set] : made.further) made.evaluator->check(*set);
+  in_table(job, name, [&] {
+    made.evaluator->check(made.dataset);
+    for (const auto& [key, set] : made.further) made.evaluator->check(*set);
+  });
   return made;
 }
 
@@ -44,19 +61,23 @@ eval::Result run_evaluation(const Evaluation& evaluation, const Job& job,
                             eval::Journal* journal) {
   device::Range range(("evaluate " + evaluation.name).c_str());
   step::Engine& engine = job.engine();
-  return evaluation.evaluator->run(
-      {.world = *job.mesh().world,
-       .dataset = evaluation.dataset,
-       .loader = loader,
-       .batch = engine.geometry().micro_batch,
-       .pass = evaluation.pass,
-       .forward = [&](const auto& prepare,
-                      const auto& run) { engine.forward(*evaluation.pass, prepare, run, weights); },
-       .interrupted = must_stop,
-       .further = evaluation.further,
-       .folder = folder,
-       .journal = journal,
-       .threads = job.threads()});
+  auto evaluate = [&] {
+    return evaluation.evaluator->run({.world = *job.mesh().world,
+                                      .dataset = evaluation.dataset,
+                                      .loader = loader,
+                                      .batch = engine.geometry().micro_batch,
+                                      .pass = evaluation.pass,
+                                      .forward =
+                                          [&](const auto& prepare, const auto& run) {
+                                            engine.forward(*evaluation.pass, prepare, run, weights);
+                                          },
+                                      .interrupted = must_stop,
+                                      .further = evaluation.further,
+                                      .folder = folder,
+                                      .journal = journal,
+                                      .threads = job.threads()});
+  };
+  return in_table(job, evaluation.name, evaluate);
 }
 
 std::string nonfinite_problem(const std::string& name, int64_t step, const eval::Result& result) {

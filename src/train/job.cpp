@@ -3,12 +3,29 @@
 
 #include <utility>
 
+#include "base/log.hpp"
 #include "base/memory_limit.hpp"
 #include "base/text.hpp"
 #include "host/gemm_choice.hpp"
 #include "host/threads.hpp"
 
 namespace train {
+namespace {
+
+// Returns the deck's mesh, or all ranks on the fsdp axis if it does not fit them: values of forward
+// passes do not depend on the mesh, and so the weights take the least memory.
+comm::MeshShape forward_mesh(const comm::MeshOptions& options, int ranks,
+                             const std::string& selector) {
+  comm::wanted_ranks(options, selector);  // refuses a selector that matches no rule
+  try {
+    return comm::resolve_mesh(options, ranks, selector);
+  } catch (const base::Error& e) {
+    base::log::line("mesh     1 x {} instead: {}", ranks, e.what());
+    return {1, ranks};
+  }
+}
+
+}  // namespace
 
 Job::Job(const Recipe& recipe, config::Deck& deck, comm::Session* session,
          std::string mesh_selector, Access access)
@@ -29,8 +46,10 @@ void Job::connect() {
     if (device_.kind == device::Kind::cuda && e.compute == eval::Compute::bf16)
       host::choose_device(*session_, recipe_.run.device, host::Compute::bf16,
                           fmt::format("eval.{}.compute", name));
-  const comm::MeshShape shape =
-      comm::resolve_mesh(recipe_.mesh, session_->world().size(), mesh_selector_);
+  const int ranks = session_->world().size();
+  const comm::MeshShape shape = access_.trains
+                                    ? comm::resolve_mesh(recipe_.mesh, ranks, mesh_selector_)
+                                    : forward_mesh(recipe_.mesh, ranks, mesh_selector_);
   // Everything that can be refused is refused before anything is created.
   if (access_.trains)
     step::derive_geometry(recipe_.train.global_batch, recipe_.train.most_per_pass(), shape,

@@ -49,7 +49,9 @@ void EvaluateOptions::bind(config::Table& t) {
   t.key("from", from,
         "weights to evaluate, one after the other (--mode eval): a checkpoint .h5, a run "
         "directory, .npz or .safetensors; [] = run.dir. Files of other programs are read as init "
-        "says (map, dont_load, posemb)")
+        "says (map, posemb); what init.dont_load names is read, too, if the file has it and it "
+        "fits")
+      .unit("path")
       .on_resume(may);
   t.choice("checkpoints", every_checkpoint, {{"newest", false}, {"all", true}},
            "of a run directory, evaluate its newest valid checkpoint, or all of them from the "
@@ -68,11 +70,13 @@ void EvaluateOptions::bind(config::Table& t) {
   t.key("out", out,
         "file to which each evaluation appends a row, as in metrics.jsonl; \"\" = none: the mode "
         "then writes no file")
+      .unit("path")
       .on_resume(may);
   t.key("files", files,
         "folder for the files of evaluators (captions.jsonl, confusions.json): FILES/EVAL/STEP, as "
         "training writes them below RUN/eval; \"\" = they are not written. Further weights of the "
         "same step get STEP-2 and so on")
+      .unit("path")
       .on_resume(may);
 }
 
@@ -81,7 +85,8 @@ void RowOptions::bind(config::Table& t, const std::string& place) {
   t.key(
        "from", from,
        "weights: a checkpoint .h5, a run directory, .npz or .safetensors; \"\" = run.dir. Files of "
-       "other programs are read as init says (map, dont_load, posemb)")
+       "other programs are read as evaluate.from says")
+      .unit("path")
       .on_resume(may);
   t.choice("weights", average, {{"raw", false}, {"ema", true}},
            "raw: the weights as trained; ema: their average in the checkpoint")
@@ -96,6 +101,7 @@ void RowOptions::bind(config::Table& t, const std::string& place) {
   t.key("out", out,
         "HDF5 file; \"\" = " + place +
             ". A file that is not complete is called OUT.part, and the same command continues it")
+      .unit("path")
       .on_resume(may);
 }
 
@@ -145,6 +151,7 @@ void CaptionOptions::bind(config::Table& t) {
         "weights that caption (--mode caption): a checkpoint .h5, a run directory, .npz or "
         ".safetensors; \"\" = the checkpoint or run that is given in place of the deck, or else "
         "run.dir")
+      .unit("path")
       .on_resume(may);
   t.choice("weights", weights, {{"raw", eval::Weights::raw}, {"ema", eval::Weights::ema}},
            "raw: the weights as trained; ema: their average ([ema])")
@@ -161,6 +168,7 @@ void CaptionOptions::bind(config::Table& t) {
       .on_resume(may);
   t.key("out", out,
         "file for one JSON line per image, made anew; \"\" = none: the console has all captions")
+      .unit("path")
       .on_resume(may);
   decoding.bind(t);
 }

@@ -9,6 +9,8 @@
 #include "base/text.hpp"
 #include "data/stream/loader.hpp"
 #include "host/device_choice.hpp"
+#include "job/run_dir.hpp"
+#include "train/class_lists.hpp"
 #include "train/unused.hpp"
 
 namespace train {
@@ -20,6 +22,8 @@ void RunOptions::bind(config::Table& t) {
         "run directory: all output goes here; parents are created; one running job per directory "
         "(lock)")
       .required()
+      .unit("path")
+      .check([this] { return job::directory_problem(dir); })
       .on_resume(OnResume::may_change);
   t.choice("device", device, host::kDeviceWishNames, "where to compute")
       .on_resume(OnResume::may_change);
@@ -420,7 +424,12 @@ void Recipe::check_lengths(config::Deck& deck, int64_t data_size) const {
 void Recipe::check_opened(config::Deck& deck, int64_t data_size,
                           const std::map<std::string, data::Spec>& specs) const {
   std::unique_ptr<models::Model> made = models::make_model(model, memory);
-  for (const auto& [name, spec] : specs) check_limits(deck, features_of(*made, name), name, spec);
+  std::set<std::string> names;
+  for (const auto& [name, spec] : specs) {
+    check_limits(deck, features_of(*made, name), name, spec);
+    names.insert(name);
+  }
+  check_class_lists(*this, deck, *made, names);
   if (data_size > 0) check_lengths(deck, data_size);
   deck.throw_if_any();
 }

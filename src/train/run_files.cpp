@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/run_files.hpp"
 
-#include "base/log.hpp"
-#include "io/files.hpp"
+#include "io/waiting.hpp"
 #include "train/console.hpp"
 
 namespace train {
+
+RunFiles::~RunFiles() { io::give_up_waiting(); }
 
 void RunFiles::open_metrics(bool after_kill) {
   const Recipe& recipe = attempt_.recipe;
@@ -34,14 +35,9 @@ void RunFiles::open_sample_log() {
                                                      attempt_.state.step, attempt_.job.data());
 }
 
-void RunFiles::write_deck(bool or_warn) const {
-  try {
-    io::write_file_atomically(attempt_.recipe.run.dir + "/deck.resolved.toml",
-                              attempt_.job.deck().resolved());
-  } catch (const io::Failure& e) {
-    if (!or_warn) throw;
-    base::log::warning("{}; the run goes on, its checkpoints hold the deck", e.what());
-  }
+void RunFiles::write_deck() const {
+  io::write_or_wait(attempt_.recipe.run.dir + "/deck.resolved.toml",
+                    attempt_.job.deck().resolved());
 }
 
 void RunFiles::watch(bool now) {
@@ -49,15 +45,19 @@ void RunFiles::watch(bool now) {
   try {
     watched = attempt_.directory->watch(now);
   } catch (const base::Error&) {
-    if (attempt_.directory->lost()) metrics_->let_go();
+    if (attempt_.directory->lost()) {
+      metrics_->let_go();
+      io::forget_waiting();
+    }
     throw;
   }
   if (watched.ours && sample_log_) sample_log_->keep();
-  if (watched.made_again) write_deck(true);
+  if (watched.made_again) write_deck();
 }
 
 void RunFiles::flush() {
   metrics_->flush([this] { watch(true); });
+  io::write_waiting();
 }
 
 }  // namespace train

@@ -14,6 +14,7 @@ namespace train {
 class RunFiles {
  public:
   explicit RunFiles(Attempt& attempt) : attempt_(attempt) {}
+  ~RunFiles();  // tries once more to write what waits for room, and names what is lost
 
   // Opens the metrics at the run's current step. `after_kill`: the attempt before was killed. All
   // ranks call.
@@ -22,15 +23,14 @@ class RunFiles {
   void open_sample_log();
   records::Metrics& metrics() const { return *metrics_; }
   records::SampleLog* sample_log() const { return sample_log_.get(); }  // null: none is kept
-  // Writes the resolved deck at rank 0. `or_warn`: a failure is only a warning, because the run
-  // does not need the file.
-  void write_deck(bool or_warn) const;
+  // Writes the resolved deck at rank 0.
+  void write_deck() const;
 
   // Checks that the directory still is this job's and makes removed files again. `now`: checks even
   // if the last check was recent.
   void watch(bool now);
-  // Writes the metrics to disk. It checks the directory first, because files are made again only in
-  // a directory that is this job's.
+  // Writes the metrics to disk, and what waits for room there. It checks the directory first,
+  // because files are made again only in a directory that is this job's.
   void flush();
 
  private:

@@ -24,13 +24,24 @@ void Saves::plan() {
   const double mib = bytes_ / 0x1p20;
   const checkpoint::CheckpointOptions& options = attempt_.recipe.checkpoint;
   const bool best = !options.best.empty();
+  const int64_t room = io::free_bytes(attempt_.recipe.run.dir);
   log::line("disk     checkpoint {:.2f} MiB{}; keeps {}{} = {:.1f} MiB; {}; {} MiB free", mib,
             options.every_s > 0 ? fmt::format(" every {:g} s", options.every_s) : "",
             options.keep_last, best ? " + best" : "", mib * double(options.keep_last + best),
             staged ? fmt::format("written beside training from a copy of {} MiB per rank",
                                  base::mebibytes(staged))
                    : "training waits for each save",
-            base::mebibytes(io::free_bytes(attempt_.recipe.run.dir)));
+            base::mebibytes(room));
+  const double needed = bytes_ + attempt_.recipe.limits.min_free_gb * 0x1p30;
+  if (attempt_.leads() && double(room) < needed)
+    log::warning(
+        "disk: not even one checkpoint fits: it takes {:.2f} MiB{}, and {} has {} MiB free. Make "
+        "room there before the first save, or choose another run.dir",
+        mib,
+        attempt_.recipe.limits.min_free_gb > 0
+            ? fmt::format(" beside limits.min_free_gb = {:g}", attempt_.recipe.limits.min_free_gb)
+            : "",
+        attempt_.recipe.run.dir, base::mebibytes(room));
 }
 
 void Saves::continue_from(int64_t step) {

@@ -6,7 +6,7 @@
 
 #include "base/log.hpp"
 #include "base/text.hpp"
-#include "io/files.hpp"
+#include "io/waiting.hpp"
 #include "job/failure.hpp"
 #include "job/failure_report.hpp"
 #include "train/console.hpp"
@@ -246,9 +246,9 @@ void Trainer::start() {
   attempt_.enter("restore");
   feed_.open_bad_samples();
   const std::string from = continuation_->begin();
-  if (attempt_.leads()) files_.write_deck(from == "checkpoint");
+  if (attempt_.leads()) files_.write_deck();
   const std::string table = parameter_table(job_.engine(), job_.mesh());
-  if (attempt_.leads()) io::write_file_atomically(recipe.run.dir + "/logs/parameters.txt", table);
+  if (attempt_.leads()) io::write_or_wait(recipe.run.dir + "/logs/parameters.txt", table);
   files_.open_metrics(attempt_.directory->after_kill());
   continuation_->count_lost(files_.metrics());
   saves_->plan();

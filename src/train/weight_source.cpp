@@ -21,8 +21,8 @@ void load_file(Job& job, const std::string& path, const checkpoint::State& targe
   init.from = path;
   init.average = false;
   engine.initialise();
-  const checkpoint::InitReport report =
-      checkpoint::load_initial_weights(world, init, target, engine.model().patch_tables(), poll);
+  const checkpoint::InitReport report = checkpoint::load_initial_weights(
+      world, init, target, engine.model().patch_tables(), poll, checkpoint::Use::as_it_is);
   log::line("init     from={} {} s={:.2f}", path, report.summary, report.seconds);
   std::string random;
   int64_t count = 0;

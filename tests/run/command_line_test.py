@@ -75,6 +75,19 @@ class CommandLine(DeckTest):
                 self.assertTrue(os.path.exists(f"{self.folder}/{name}/checkpoints/0000000001.h5"), os.listdir(self.folder))
         self.expect(2, "--dir", "empty", args=[self.deck(), "--dir", ""])
 
+    def test_directories_that_cannot_be(self):
+        with open(self.folder + "/file", "w"):
+            pass
+        long = f"{self.folder}/{'x' * 300}"
+        for name, *why in (("~/runs/a", "begins with ~", "write "), ("s3://bucket/a", "is an address"), ("$HOME/a", "begins with a variable"),
+                           (f"{self.folder}/a\nb", "holds a line break"), (long, "File name too long", "choose another --dir"),
+                           ("/x" * 2000, "at most 3584"), ("/dev/null", "choose another --dir"), (f"{self.folder}/file/a", "choose another --dir")):
+            with self.subTest(name):
+                self.expect(2, *why, args=[self.deck(), "--dir", name])
+        self.expect(2, "run.dir", "begins with ~", args=[self.deck(), "--validate", "--set", "run.dir=~/a"])
+        self.expect(2, "deck", "is an address", args=["s3://bucket/deck.toml", "--validate"])
+        self.assertFalse(os.path.exists("~"))
+
     def test_options_that_would_do_nothing(self):
         self.expect(2, "--ranks", "--mode plan", args=[self.deck(), "--ranks", 7])
         self.expect(3, "nonsense", args=[self.deck(), "--validate", "--mesh-selector", "nonsense"])

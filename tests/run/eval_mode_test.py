@@ -95,7 +95,7 @@ class EvalMode(harness.RunTest):
                 names = ("shuffled", "val", "val_ema")
                 self.assertEqual(sorted(want), [(name, step) for name in names for step in (4, 8, 12)])
                 self.assertEqual(len(set(want.values())), 9)
-                for ranks, more in ((0, []), (1, sets("evaluate.batch=1")), (2, []),
+                for ranks, more in ((0, sets("mesh.replica=2")), (1, sets("evaluate.batch=1")), (2, []),
                                     (2, sets("sharding.parameters=replicated", "evaluate.batch=7")),
                                     (5, sets("mesh.replica=5", "mesh.fsdp=1"))):
                     got = self.evaluate(*how, *sets("evaluate.checkpoints=all"), *more, ranks=ranks)

@@ -151,7 +151,8 @@ class Export(harness.RunTest):
         checkpoint = f"{self.dir}/checkpoints/0000000004.h5"
         before = sorted(os.listdir(self.folder))
         for args, words in ((("a.npz", "--weights", "ema"), "holds no average"), (("a.pt",), ".pt is not written"),
-                            (("data",), "data exists"), (("no/a.npz",), "No such file"),
+                            (("data",), "data exists"), (("no/a.npz",), "No such file"), (("~/a.npz",), "only a shell replaces"),
+                            (("s3://b/a.npz",), "is an address"),
                             (("f", "--tokenizer", "none.model"), "none.model: no such file"),
                             (("f", "--tokenizer", "deck.toml"), "not a SentencePiece model"),
                             (("f", "--preprocess", "decode | resize(32) | value_range"), "yields 32 x 32 pixels, the model takes 16"),

@@ -41,17 +41,21 @@ class FullDisk(LiveTest):
 
     def test_full_disk_under_metrics_and_log(self):
         filler = self.small_disk(65536)  # rows and logs grow with the steps done while this test waits
-        args = ["--dir", self.dir, "--set", "checkpoint.every_steps=0", "--set", "eval.val.every_steps=0", "--set", "log.flush_s=0.1"]
+        args = ["--dir", self.dir, "--set", "checkpoint.every_steps=0", "--set", "eval.val.every_steps=0", "--set", "log.flush_s=0.1",
+                "--set", "log.samples=true"]
         job = self.start(*args, *LONG)
         self.until(job, "step=5 ")
         self.fill(filler)
-        seen = self.until(job, "metrics.jsonl: cannot write: No space left on device; rows are kept in memory")
-        seen += self.until(job, "No space left on device; lines are lost to the file")
-        seen += self.until(job, "metrics.h5 stays as it was: ")
+        seen = ""
+        for text in ("metrics.jsonl: cannot write: No space left on device; rows are kept in memory",
+                     "rank00000.log: cannot write: No space left on device; lines are kept in memory",
+                     "rank00000.tsv: cannot write: No space left on device; rows are kept in memory", "metrics.h5 stays as it was: "):
+            if text not in seen:
+                seen += self.until(job, text)
         # The old files are whole, and the run trains on.
         with h5py.File(self.dir + "/metrics.h5") as f:
             self.assertEqual(len(f["start/step"]), 1)
-        self.until(job, "step=" + str(int(re.findall(r"step=(\d+) loss", seen)[-1]) + 100) + " ")
+        seen += self.until(job, "step=" + str(int(re.findall(r"step=(\d+) loss", seen)[-1]) + 100) + " ")
         before = self.rows()[-1]["step"]
         os.remove(filler)
         while self.last_row() <= before:
@@ -62,6 +66,13 @@ class FullDisk(LiveTest):
         self.assertEqual([row["step"] for row in self.rows()], list(range(1, stopped + 1)))
         with h5py.File(self.dir + "/metrics.h5") as f:
             self.assertEqual(list(f["train/step"]), list(range(1, stopped + 1)))
+        # No line is lost or cut.
+        with open(self.dir + "/logs/rank00000.log") as f:
+            steps = [int(step) for step in re.findall(r"^\S+ step=(\d+) loss=", f.read(), re.M)]
+        self.assertEqual(steps, sorted(set(steps)))
+        self.assertLessEqual(set(map(int, re.findall(r"^step=(\d+) loss=", seen, re.M))), set(steps))
+        with open(self.dir + "/logs/samples/from0000000000.rank00000.tsv") as f:
+            self.assertEqual(sorted({int(line.split("\t")[0]) for line in f}), list(range(1, stopped + 1)))
         # A start on a full disk names the file and the remedy, and loses nothing.
         self.fill(filler)
         self.expect(5, "run.dir: ", "/lock: cannot write: No space left on device; make room there", "--dir", ranks=2,
@@ -87,9 +98,11 @@ class FullDisk(LiveTest):
         # enough for logs and metrics, too little for a checkpoint
         self.fill(filler, room=48 * 1024)
         last = self.newest()
-        self.expect(5, "level=warning", "was not written", "could not be written", ranks=2,
+        self.expect(5, "level=warning", "not even one checkpoint fits", "was not written", "could not be written", ranks=2,
                     args=[self.deck(), *big, "--set", f"train.total_steps={last + 3}"])
         self.assertEqual(self.newest(), last)
+        with open(self.dir + "/report.txt") as f:
+            self.assertIn("the last checkpoint could not be written", f.read())
         os.remove(filler)
         self.expect(0, f"finished step={last + 3}", ranks=2,
                     args=[self.deck(), *big, "--set", "checkpoint.keep_last=2", "--set", f"train.total_steps={last + 3}"])

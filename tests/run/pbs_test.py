@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import tempfile
 
 import harness
@@ -351,6 +352,23 @@ class Pbs(PbsTest):
                 self.assertEqual((code, successor), (2, None))
                 self.assertIn(f"error: {name}={value}; it is a whole number", self.log("numbers"))
         self.assertNotIn(" part ", self.log("numbers"))
+
+    def test_hosts_are_checked_first(self):
+        """A job without a list of hosts ends before it calls mpirun."""
+        stub = f"{self.home}/stub"
+        os.makedirs(stub, exist_ok=True)
+        with open(f"{stub}/mpirun", "w") as f:
+            f.write(f"#!/bin/sh\ntouch {stub}/called\n")
+        os.chmod(f"{stub}/mpirun", 0o755)
+        open(f"{stub}/empty", "w").close()
+        for given in ({}, {"PBS_NODEFILE": ""}, {"PBS_NODEFILE": f"{stub}/none"}, {"PBS_NODEFILE": stub}, {"PBS_NODEFILE": f"{stub}/empty"}):
+            with self.subTest(given):
+                done = subprocess.run(["/bin/bash", "jobs/pbs.sh"], cwd=self.home, capture_output=True, text=True,
+                                      env={"PATH": f"{stub}:/usr/bin:/bin", "PBS_O_WORKDIR": self.home, "PBS_JOBID": "12.s",
+                                           "DECK": "deck.toml", "TRAINER": "./words", **given})
+                self.assertEqual(done.returncode, 2, done.stderr)
+                self.assertRegex(done.stderr, r"\Aerror: PBS_NODEFILE.*qsub\n\Z")
+        self.assertFalse(os.path.exists(f"{stub}/called"))
 
     def test_what_open_mpi_calls_aborted(self):
         """The script drops Open MPI's texts about 75 and 8, and nothing else."""

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests that the data tools show the samples that the trainer reads; packing gives the same
 bytes twice and overwrites nothing."""
+import argparse
 import hashlib
 import io
 import json
@@ -46,6 +47,14 @@ class Tools(harness.RunTest):
     def members(self, path):
         with tarfile.open(self.path(path)) as tar:
             return {m.name: tar.extractfile(m).read() for m in tar}
+
+    def test_paths_of_the_command_line(self):
+        path = harness.loaded("console.py").path
+        for good in ("a", "./~", "a/~/b", "a:b", "runs/$x", "$", "./s3://b"):
+            self.assertEqual(path(good), good)
+        for bad in ("~", "~/a", "~me/a", "$HOME/a", "${HOME}/a", "s3://b/a", "http://h/a"):
+            with self.subTest(bad), self.assertRaisesRegex(argparse.ArgumentTypeError, "shell|address"):
+                path(bad)
 
     def test_closed_pipes_are_no_errors(self):
         """With TOOL | head, no Python tool prints "Broken pipe" or a traceback, and none exits

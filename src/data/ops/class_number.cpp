@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "base/error.hpp"
+#include "base/path.hpp"
 #include "base/text.hpp"
 #include "data/ops/op.hpp"
 #include "data/sources/class_names.hpp"
@@ -15,6 +16,9 @@ class ClassNumber : public Op {
  public:
   ClassNumber(const Arguments& a, const OpEnvironment& environment)
       : in_(a.text("inkey")), out_(a.text("outkey")), numbers_(!a.has("classes")) {
+    if (!numbers_)
+      if (const std::string problem = base::path_problem(a.text("classes")); !problem.empty())
+        a.fail("classes", problem);
     if (!numbers_ && environment.open) classes_.emplace(a.text("classes"));
   }
 

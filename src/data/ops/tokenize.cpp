@@ -38,11 +38,20 @@ class Tokenize : public Op {
     if (!environment.open) return;
     tokenizer_ = environment.tokenizers->get(model);
     std::optional<int32_t> pad = number_or_piece(a, "pad_value"), stop = tokenizer_->end_id();
+    if (!pad && !a.has("pad_value"))
+      // spm_train adds no such piece unless it is asked to.
+      a.fail("pad_value",
+             fmt::format("tokenizer '{}' has no padding piece: give pad_value=ID, a number that "
+                         "fills up short texts, or train the model with spm_train --pad_id=0 "
+                         "--eos_id=1 --unk_id=2 --bos_id=-1",
+                         model));
     if (!pad)
       a.fail("pad_value", fmt::format("tokenizer '{}' has no piece {}; give a number", model,
                                       text_of(a.raw("pad_value"))));
     if (end_ != End::none && !stop)
-      a.fail("eos", fmt::format("tokenizer '{}' has no end piece: use eos=\"none\"", model));
+      a.fail("eos", fmt::format("tokenizer '{}' has no end piece: use eos=\"none\", or train the "
+                                "model with spm_train --eos_id=1",
+                                model));
     pad_ = *pad;
     stop_ = stop.value_or(0);
     if (has_prefix_) tokenizer_->encode(a.text("prefix"), prefix_);

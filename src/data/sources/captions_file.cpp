@@ -8,6 +8,7 @@
 #include <unordered_set>
 
 #include "base/error.hpp"
+#include "base/path.hpp"
 #include "base/text.hpp"
 #include "data/sources/file.hpp"
 #include "data/sources/safe_name.hpp"
@@ -56,6 +57,8 @@ struct CaptionsFile::Collector {
     if (known == numbers.end()) {
       if (std::string problem = unsafe_name(name); !problem.empty())
         base::fail(Exit::data, "{}: the image name {} {}", where, base::quoted(name), problem);
+      if (std::string problem = base::path_problem(name); !problem.empty())
+        base::fail(Exit::data, "{}: the image name {}", where, problem);
       known = numbers.emplace(std::string(name), int64_t(numbers.size())).first;
       file.names_.push_back(put(name));
     }

@@ -123,11 +123,14 @@ class ClassFolder : public Source {
 }  // namespace
 
 void ClassFolderOptions::bind(config::Table& t) {
-  t.key("path", path, "folder with a sub-folder for each class, which holds its images").required();
+  t.key("path", path, "folder with a sub-folder for each class, which holds its images")
+      .required()
+      .unit("path");
   t.key("classes", classes,
         "names of the classes in the order of their numbers: a file with one per line, or a folder "
         "whose sub-folders, sorted, are the names; \"\" = `path`. Sets that are used together need "
-        "one list");
+        "one list")
+      .unit("path");
 }
 
 Spec ClassFolderOptions::spec() const {

@@ -202,13 +202,15 @@ class Folder : public Source {
 void FolderOptions::bind(config::Table& t) {
   t.key("path", path,
         "folder of the images, which the names in `captions` are relative to; \"\" = the folder of "
-        "`captions`");
+        "`captions`")
+      .unit("path");
   t.key("captions", captions,
         "COCO captions .json, or a table, .tsv, .csv or .jsonl, one row per caption; a first line "
         "that names the columns (image, filepath, file_name, path, ... and caption, title, text, "
         "...) is a header, without one they are image, caption; \"part-{0..3}.csv\", \"*.tsv\" (by "
         "name)")
       .required()
+      .unit("path")
       .check([this] { return captions_problem(); });
   t.key("image_column", columns.image,
         "column of the image's file in a table; \"\" = the one with a usual name")

@@ -12,7 +12,7 @@ std::vector<std::string> ShardOptions::files() const { return files_matching(pat
 void ShardOptions::bind_shards(
     config::Table& t, std::string_view path_doc, std::string_view fields_doc,
     std::function<std::string(const std::string&, const std::string&)> problem) {
-  t.key("path", path, path_doc).required().check([this] {
+  t.key("path", path, path_doc).required().unit("path").check([this] {
     try {
       check_braces(path);
     } catch (const base::Error& e) {

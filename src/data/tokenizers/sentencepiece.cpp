@@ -59,7 +59,7 @@ class Sentencepiece : public Tokenizer {
 }  // namespace
 
 void SentencepieceOptions::bind(config::Table& t) {
-  t.key("path", path, "SentencePiece model file (.model)").required();
+  t.key("path", path, "SentencePiece model file (.model)").required().unit("path");
 }
 
 std::shared_ptr<const Tokenizer> SentencepieceOptions::open() const {

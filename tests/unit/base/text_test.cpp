@@ -7,7 +7,9 @@
 #include "base/error.hpp"
 #include "base/hash.hpp"
 #include "base/narrow.hpp"
+#include "base/path.hpp"
 #include "base/pattern.hpp"
+#include "base/plain_nan.hpp"
 
 namespace {
 
@@ -24,6 +26,31 @@ TEST(Text, EditDistance) {
   EXPECT_EQ(base::edit_distance("same", "same"), 0);
   for (auto [a, b] : {std::pair{"learning_rate", "lerning_rate"}, {"depth", "dept"}, {"x", "y"}})
     EXPECT_EQ(base::edit_distance(a, b), base::edit_distance(b, a));
+}
+
+TEST(Text, PathsOfShellsAndOtherLibraries) {
+  for (const char* path : {"", "/a", "a/~/b", "./~", "a$b", "$", "$(x)", "./s3://b", "a:b//c",
+                           "://", "3d://x", "runs/50%", "C:/x"})
+    EXPECT_EQ(base::path_problem(path), "") << path;
+  for (const char* path : {"~", "~/runs", "~me/runs", "$HOME", "${HOME}/x", "$_x/y", "s3://b/c",
+                           "gs://b", "http://h/x", "hdfs://h/x", "a+b.c-d://x", "file:///data"})
+    EXPECT_NE(base::path_problem(path).find(fmt::format("\"{}\" ", path)), std::string::npos)
+        << path;
+  EXPECT_EQ(base::path_problem("$TMPDIR/x", true), "");
+  EXPECT_NE(base::path_problem("~/x", true), "");
+  ::setenv("HOME", "/home/me", 1);
+  EXPECT_NE(base::path_problem("~/runs").find("write \"/home/me/runs\""), std::string::npos);
+}
+
+TEST(Text, TheSignOfNan) {
+  for (const auto& [text, want] :
+       {std::pair{"step=3 loss=-nan l2_grads=-nan", "step=3 loss=nan l2_grads=nan"},
+        {"-nan", "nan"},
+        {"(-nan, -nan): the loss is -nan.", "(nan, nan): the loss is nan."},
+        {"-nan per_token", "nan per_token"},
+        {"runs/a-nan/x --dir=-nano -nan.h5 b-nan", "runs/a-nan/x --dir=-nano -nan.h5 b-nan"},
+        {"loss=-inf nan", "loss=-inf nan"}})
+    EXPECT_EQ(base::plain_nan(text), want);
 }
 
 TEST(Text, NearestName) {

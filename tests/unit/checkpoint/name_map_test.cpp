@@ -166,8 +166,29 @@ TEST(NameMap, DontLoad) {
   ASSERT_EQ(plan.missing.size(), 1u);
   says(plan.missing[0], {"pos_embedding_decoder"});
   EXPECT_EQ(plan.unused.size(), 3u);
+  // A model that is used as it is gets all that fits.
+  options.dont_load = {"encoder/a", "decoder/.*", "pos_embedding_decoder", "head/.*", ".*/cls"};
+  plan = checkpoint::plan_init(kModel, file, options, checkpoint::Use::as_it_is);
+  EXPECT_EQ(plan.loads.size(), 2u);
+  ASSERT_EQ(plan.skipped.size(), 1u);
+  says(plan.skipped[0], {"decoder/b", "dont_load", "the file has [7], this model [3]"});
+  EXPECT_EQ(plan.missing.size(), 1u);
+  EXPECT_EQ(plan.unused.size(), 3u);
   options.dont_load = {"encoder/.*", ".*"};
   says(problem(file, options), {"nothing is left"});
+}
+
+// An own export of a classifier: its head is loaded unless a new run begins with the file.
+TEST(NameMap, HeadOfAnExport) {
+  const std::vector<Wanted> model = {{"encoder/a", {2}}, {"head/kernel", {2, 3}}};
+  File file({{"encoder/a", {2}}, {"head/kernel", {2, 3}}});
+  EXPECT_EQ(checkpoint::plan_init(model, file, {}).loads.size(), 1u);
+  EXPECT_EQ(checkpoint::plan_init(model, file, {}, checkpoint::Use::as_it_is).loads.size(), 2u);
+  File other({{"encoder/a", {2}}, {"head/kernel", {2, 7}}});
+  const InitPlan plan = checkpoint::plan_init(model, other, {}, checkpoint::Use::as_it_is);
+  EXPECT_EQ(plan.loads.size(), 1u);
+  ASSERT_EQ(plan.skipped.size(), 1u);
+  says(plan.skipped[0], {"head/kernel", "the file has [2, 7]"});
 }
 
 TEST(NameMap, Map) {

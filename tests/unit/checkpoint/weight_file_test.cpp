@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <random>
 
+#include "checkpoint/header.hpp"
 #include "checkpoint/npy_header.hpp"
 #include "weight_files.hpp"
 
@@ -146,6 +147,23 @@ TEST_F(WeightFile, NamesOfFiles) {
   EXPECT_NE(problem(directory_ + "/none.npz").find("no such file"), std::string::npos);
   refused("x.bin", "abc", ".safetensors");
   refused("x.h5", std::string(5000, 'x'), "checkpoint");
+  refused("model.safetensors.index.json", "{}", "it is an index of weights");
+  refused("model.pth", "abc", "pickles");
+  auto header = [&](const std::string& name, const std::string& bytes) -> std::string {
+    try {
+      checkpoint::check_header(file(name, bytes));
+      return "";
+    } catch (const base::Error& e) {
+      return e.what();
+    }
+  };
+  // A small file of another kind is not cut.
+  EXPECT_EQ(header("model.safetensors.index.json", "{ \"weight_map\": {} }"),
+            "it does not begin as a checkpoint of this program; it is an index of weights that lie "
+            "in several files: load them and write all into one .safetensors file");
+  for (const char* part : {"", "trainer checkpoint: an HDF5"})
+    EXPECT_NE(header("x.h5", part).find("it is cut"), std::string::npos) << part;
+  EXPECT_NE(header("x.h5", std::string(40, '\0')).find("it is cut"), std::string::npos);
   EXPECT_NE(problem(directory_).find("holds no checkpoint"), std::string::npos);
 }
 
@@ -308,6 +326,13 @@ TEST(NpyHeader, AcceptsWhatNumpyWritesAndNothingElse) {
   EXPECT_EQ(h.descr, "<f4");
   EXPECT_EQ(h.shape, (std::vector<int64_t>{3, 4}));
   EXPECT_FALSE(h.fortran);
+  // NumPy under Python 2 wrote numbers of type long.
+  const std::string begin = "{'descr': '<f4', 'fortran_order': False, 'shape': ";
+  EXPECT_EQ(checkpoint::parse_npy_header(begin + "(64L, 3L), }\n").shape,
+            (std::vector<int64_t>{64, 3}));
+  EXPECT_EQ(checkpoint::parse_npy_header(begin + "(7L,), }").shape, (std::vector<int64_t>{7}));
+  for (const char* bad : {"(L,), }", "(7LL,), }", "(7 L,), }"})
+    EXPECT_THROW(checkpoint::parse_npy_header(begin + bad), base::Error) << bad;
   EXPECT_EQ(checkpoint::parse_npy_header(
                 "{'descr': [('a', '<f4', (2,)), ('b', '|O')], 'fortran_order': True, 'shape': ()}")
                 .descr,

@@ -75,9 +75,10 @@ inline data::Dataset data_set(const Images& images, int32_t bad_label = 0) {
 // Gives the images of two sets their features.
 class MadeUpFeatures : public models::EmbedPass {
  public:
-  MadeUpFeatures(Images first, Images second, bool finite = true)
+  // The features of the last image of the set `broken` are NaN.
+  MadeUpFeatures(Images first, Images second, std::string broken = {})
       : sets_{std::move(first), std::move(second)},
-        finite_(finite),
+        broken_(std::move(broken)),
         taps_{{"pre_logits", {kWidth}, ""}} {}
   std::string name() const override { return "embed(pre_logits)"; }
   std::vector<models::InputSpec> inputs() const override { return {}; }
@@ -95,7 +96,7 @@ class MadeUpFeatures : public models::EmbedPass {
       EXPECT_TRUE(padding || e == batch_.first_position + i) << images.name;
       for (int64_t f = 0; f < kWidth; ++f)
         features.at(0)[i * kWidth + f] = padding ? 1e9f
-                                         : !finite_ && e + 1 == images.size
+                                         : images.name == broken_ && e + 1 == images.size
                                              ? NAN
                                              : images.feature_of(e, f);
     }
@@ -104,7 +105,7 @@ class MadeUpFeatures : public models::EmbedPass {
 
  private:
   Images sets_[2];
-  bool finite_;
+  std::string broken_;
   std::vector<models::Tap> taps_;
   mutable models::HostBatch batch_;
 };
@@ -114,7 +115,7 @@ struct Work {
   int ranks = 1;
   std::string keys = {};
   int64_t interrupt_after = -1;  // questions of a rank
-  bool finite = true;
+  std::string broken = {};       // a set with an image whose features are NaN: "few" or "val"
   int threads = 1;
   std::string journal = {};  // folder; none: nothing is kept
 };
@@ -130,7 +131,7 @@ inline std::vector<eval::Result> evaluate(const std::string& kind, const Work& w
   const std::unique_ptr<eval::Evaluator> evaluator = eval::make_evaluator(options(kind, w.keys));
   std::vector<eval::Result> out(static_cast<size_t>(w.ranks));
   rig::ThreadRanks(w.ranks).run_all([&](comm::Comm& world) {
-    MadeUpFeatures pass(train, test, w.finite);
+    MadeUpFeatures pass(train, test, w.broken);
     std::unique_ptr<eval::Journal> journal;
     if (!w.journal.empty())
       journal =

@@ -171,7 +171,7 @@ TEST(Fewshot, AnInterruptedEvaluationHasNoValue) {
 }
 
 TEST(Fewshot, FeaturesThatAreNotFiniteGiveNoAccuracy) {
-  for (const eval::Result& r : evaluate({.ranks = 2, .finite = false}))
+  for (const eval::Result& r : evaluate({.ranks = 2, .broken = "val"}))
     for (const auto& [name, value] : r.values) EXPECT_TRUE(std::isnan(value)) << name;
 }
 

@@ -87,6 +87,70 @@ TEST(Recipe, NamesOfDataSetsMustExist) {
                  {"index.data", "there is no [data.mad]"});
 }
 
+// Each key that names a file or folder refuses what only a shell replaces, and addresses.
+TEST(Recipe, PathsAreOfThisMachine) {
+  const std::string sets = R"(
+[tokenizer.words]
+kind = "sentencepiece"
+path = "w.model"
+[data.tars]
+kind       = "webdataset"
+path       = "a.tar"
+fields     = { image = "png" }
+preprocess = 'decode | resize(16)'
+[data.rows]
+kind       = "hdf5"
+path       = "a.h5"
+fields     = { image = "images: bytes" }
+preprocess = 'decode | resize(16)'
+[data.classes]
+kind       = "class_folder"
+path       = "a"
+preprocess = 'decode | resize(16)'
+[data.folder]
+kind       = "folder"
+path       = "a"
+captions   = "a.tsv"
+preprocess = 'decode | resize(16)'
+[eval.zero_shot]
+kind         = "scoring"
+data         = "made"
+classes_file = "names.txt"
+)";
+  for (const char* key : {"run.dir",
+                          "tokenizer.words.path",
+                          "data.tars.path",
+                          "data.rows.path",
+                          "data.classes.path",
+                          "data.classes.classes",
+                          "data.folder.path",
+                          "data.folder.captions",
+                          "loader.index_dir",
+                          "loader.stage_dir",
+                          "eval.zero_shot.classes_file",
+                          "init.from",
+                          "checkpoint.branch_from",
+                          "evaluate.from",
+                          "evaluate.out",
+                          "evaluate.files",
+                          "extract.from",
+                          "extract.out",
+                          "predict.from",
+                          "predict.out",
+                          "caption.from",
+                          "caption.out"})
+    for (const char* path : {"~/x.tsv", "s3://bucket/x.tsv", "$HOME/x.tsv"}) {
+      if (std::string_view(key) == "loader.stage_dir" && path[0] == '$') continue;
+      const bool list = std::string_view(key) == "evaluate.from";
+      const std::string value =
+          fmt::format("{0}\"{1}\"{2}", list ? "[" : "", path, list ? "]" : "");
+      expect_problem(CheckedDeck({fmt::format("{}={}", key, value)}, sets),
+                     {key, fmt::format("\"{}\" ", path)});
+    }
+  expect_problem(CheckedDeck({"data.folder.preprocess='class_number(\"~/names.txt\")'"}, sets),
+                 {"data.folder.preprocess", "\"~/names.txt\" begins with ~"});
+}
+
 // train.data and eval.val.data name sets of one content, so the problem is reported once.
 TEST(Recipe, DataMustFitTheModel) {
   std::string sets;

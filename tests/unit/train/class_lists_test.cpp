@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tests that sets which are used together number their classes alike.
+#include "train/class_lists.hpp"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "base/text.hpp"
+
+namespace train {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kDeck = R"(
+run   = { dir = "unused", device = "cpu" }
+train = { data = "train", total_steps = 10, global_batch = 96 }
+[model]
+kind        = "classifier"
+image_size  = 16
+num_classes = 3
+trunk       = { kind = "vit", patch = 8, depth = 1, width = 32, mlp = 48, heads = 2, pool = "gap" }
+[optimizer]
+kind          = "adamw"
+learning_rate = 1e-3
+)";
+
+class ClassLists : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = (fs::temp_directory_path() / fmt::format("class_lists_{}", ::getpid())).string();
+    fs::remove_all(folder_);
+    fs::create_directories(folder_);
+    add("train", {"cat", "dog", "fox"});
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  // Adds a set whose classes are sub-folders.
+  void add(const std::string& name, const std::vector<std::string>& classes,
+           const std::string& more = "") {
+    for (const std::string& one : classes) fs::create_directories(folder_ + "/" + name + "/" + one);
+    table(name, fmt::format("kind = \"class_folder\"\npath = \"{}/{}\"\n{}", folder_, name, more),
+          "");
+  }
+  // Adds a set whose classes are texts, numbered by a file of these names.
+  void add_table(const std::string& name, const std::vector<std::string>& classes) {
+    const std::string file = fmt::format("{}/{}.txt", folder_, name);
+    std::ofstream(file) << base::join(classes, "\n");
+    table(name, "kind = \"folder\"\ncaptions = \"nowhere.tsv\"\nsample = \"caption\"\n",
+          fmt::format("class_number(\"{}\", outkey=\"number\") | copy(\"number\", \"label\") | ",
+                      file));
+  }
+  void table(const std::string& name, const std::string& source, const std::string& ops) {
+    sets_ += fmt::format(
+        "[data.{}]\n{}\npreprocess = '{}decode | resize(16) | value_range(-1, 1) | keep(\"image\", "
+        "\"label\")'\n",
+        name, source, ops);
+    names_.insert(name);
+  }
+
+  std::string problems(const std::string& evals, std::vector<std::string> overrides = {},
+                       std::vector<std::string> removals = {}) {
+    Recipe recipe;
+    config::Deck deck(
+        {"deck.toml", kDeck + sets_ + evals, std::move(overrides), std::move(removals)}, recipe);
+    EXPECT_EQ(base::join(deck.problems().lines, "\n"), "");
+    check_class_lists(recipe, deck, *models::make_model(recipe.model, recipe.memory), names_);
+    return base::join(deck.problems().lines, "\n");
+  }
+  static std::string evaluator(const std::string& kind, const std::string& data,
+                               const std::string& train_data = "") {
+    return fmt::format("[eval.one]\nkind = \"{}\"\ndata = \"{}\"\n{}", kind, data,
+                       train_data.empty() ? "" : fmt::format("train_data = \"{}\"\n", train_data));
+  }
+
+  std::string folder_, sets_;
+  std::set<std::string> names_;
+};
+
+void says(const std::string& text, const std::vector<std::string>& fragments) {
+  for (const std::string& f : fragments)
+    EXPECT_NE(text.find(f), text.npos) << "'" << f << "' is not in: " << text;
+}
+
+TEST_F(ClassLists, OfTrainingAndEvaluation) {
+  add("lacks_last", {"cat", "dog"});
+  add("lacks_one", {"cat", "fox"});
+  add("one_list", {"cat", "fox"}, fmt::format("classes = \"{}/train\"", folder_));
+  add_table("texts", {"cat", "dog", "fox"});
+  add_table("other_order", {"cat", "fox", "dog"});
+  for (const char* fine : {"lacks_last", "one_list", "texts"})
+    EXPECT_EQ(problems(evaluator("classification", fine)), "") << fine;
+  const std::string found = problems(evaluator("classification", "lacks_one"));
+  says(found, {"data.lacks_one.path",
+               "class 1 is \"fox\" in [data.lacks_one], and \"dog\" in "
+               "[data.train]"});
+  says(problems(evaluator("classification", "other_order")),
+       {"data.other_order.preprocess", "class 1 is \"fox\"", "[data.train]"});
+}
+
+TEST_F(ClassLists, OfAMixture) {
+  add("a", {"cat", "dog"});
+  add("b", {"cat", "fox"});
+  says(problems("", {"train.mixture={ a = 1, b = 1 }"}, {"train.data"}),
+       {"data.b.path", "class 1 is \"fox\" in [data.b], and \"dog\" in [data.a]"});
+  EXPECT_EQ(problems("", {"train.mixture={ train = 1, a = 1 }"}, {"train.data"}), "");
+}
+
+// What is fitted to one set and tested on another needs not have the classes of the training.
+TEST_F(ClassLists, OfBothSetsOfAnEvaluator) {
+  add("few", {"ant", "bee"});
+  add("many", {"ant", "bee", "elk"});
+  add("other", {"ant", "elk"});
+  for (const char* kind : {"knn", "fewshot", "low_shot", "svm", "svm_low_shot"}) {
+    EXPECT_EQ(problems(evaluator(kind, "many", "few")), "") << kind;
+    says(problems(evaluator(kind, "many", "other")), {"class 1 is", "\"elk\"", "\"bee\""});
+  }
+}
+
+}  // namespace
+}  // namespace train
