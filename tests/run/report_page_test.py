@@ -3,6 +3,7 @@
 """Tests tools/report on real runs: its numbers are those of the run's files, and a real browser draws it without an error."""
 import base64
 import html
+import importlib
 import io
 import json
 import os
@@ -66,6 +67,12 @@ PROBE = """<script>addEventListener("load", () => {
 AROUND = """<!DOCTYPE html><title>frame</title><link rel="icon" href="data:,"><pre></pre><script>
 addEventListener("message", (event) => document.querySelector("pre").textContent = JSON.stringify(event.data));</script>
 <iframe src="probe.html" style="border:0;width:%dpx;height:900px"></iframe>"""
+
+
+def part(name):
+    """Returns a module of the tool, for tests of its functions."""
+    harness.loaded("report")
+    return importlib.import_module("report_page." + name)
 
 
 class ReportPage(harness.RunTest):
@@ -219,6 +226,35 @@ class ReportPage(harness.RunTest):
         page = self.report(self.dir)
         self.assertRegex(page, r'<p class="alarm">failed: rank=0 of 1 host=\S+ step=4 phase=train exit=6')
         self.assertEqual(self.cells(page, "attempts")[-1][6:8], ["failed", "6"])
+
+    def test_warnings_of_several_steps(self):
+        """A warning that came again has the steps of its first and its last time, apart from other warnings."""
+        os.makedirs(self.dir + "/logs")
+        with open(self.dir + "/logs/warnings.txt", "w") as f:
+            f.writelines(f"2026-01-01T00:00:0{i} rank=0 level=warning step={step} {text}\n"
+                         for i, (step, text) in enumerate([(4, "slow"), (5, "late"), (9, "slow"), (12, "slow"), (5, "late")]))
+            f.write("2026-01-01T00:00:09 at the start\n")
+        page, found = part("page"), part("run").warnings_of(self.dir)
+        self.assertEqual(found, [["slow", 3, 4, 12], ["late", 2, 5, 5], ["at the start", 1, None, None]])
+
+        class Run:
+            warnings = found
+        rows = page.warnings([Run], ["one"])
+        for text in ("<td>slow</td><td>3</td><td>4 to 12</td>", "<td>late</td><td>2</td><td>5</td>",
+                     "<td>at the start</td><td>1</td><td></td>"):
+            self.assertIn(text, rows)
+
+    def test_the_best_value_of_each_measure(self):
+        """The name of a measure says which end is better; if it does not, both ends are shown."""
+        values = np.array([2.0, 5.0, 1.0, 3.0])
+        best_of = part("page").best_of
+        for name in ("loss", "perplexity", "perplexity_per_token", "nats", "top1_error", "mean_rank"):
+            self.assertEqual(best_of(name, values), [("", 2)], name)
+        for name in ("log_likelihood", "accuracy", "top1", "k20_top5", "mean_ap_precision", "recall_at_5", "map", "bleu4", "rouge_l",
+                     "cider_d", "i2t_r1", "i2t_r5", "auc", "score", "10shot"):
+            self.assertEqual(best_of(name, values), [("", 1)], name)
+        self.assertEqual(best_of("tokens", values), [("lowest ", 2), ("highest ", 1)])
+        self.assertEqual(best_of("loss", values[:1]), [])
 
     def test_many_rows_are_thinned(self):
         """Shows rows of the run, never means of several, and keeps the page small."""
