@@ -262,10 +262,10 @@ class Tools(harness.RunTest):
         with open(self.path("r.json")) as f:
             captions = json.load(f)["train"]["captions"]["labels"]
         self.assertEqual((captions["captions"], captions["cut"], captions["empty"]), (18, 6, 6))
-        text = self.tool("index_dataset", deck, "train", "--json", "r.json", "--set", "data.train.limit=1")
+        text = self.tool("index_dataset", deck, "train", "--json", "one.json", "--set", "data.train.limit=1")
         self.assertIn("1 samples in 1 of 6 samples of", text)
         # The median of three captions is the second one, and at least 95 % of them are as long as the longest.
-        with open(self.path("r.json")) as f:
+        with open(self.path("one.json")) as f:
             captions = json.load(f)["train"]["captions"]["labels"]
         lengths = [length for length, count in captions["histogram"]]
         self.assertEqual(len(set(lengths)), 3)
