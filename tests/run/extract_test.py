@@ -91,9 +91,11 @@ class Rows(harness.RunTest):
         super().setUp()
         with tarfile.open(f"{self.data}/pairs.tar", "w", format=tarfile.USTAR_FORMAT) as tar:
             for i in range(SAMPLES):
-                harness.add_member(tar, f"{i:06}.png", harness.png(100 + i))
-                harness.add_member(tar, f"{i:06}.txt", CLASSES[self.label(i)].encode())
-                harness.add_member(tar, f"{i:06}.cls", str(self.label(i)).encode())
+                # The longest key is that of the last rank, and as wide as the column on every rank.
+                name = f"{i:06}" + "_with_a_longer_name" * (i == SAMPLES - 1)
+                harness.add_member(tar, f"{name}.png", harness.png(100 + i))
+                harness.add_member(tar, f"{name}.txt", CLASSES[self.label(i)].encode())
+                harness.add_member(tar, f"{name}.cls", str(self.label(i)).encode())
         self.path = self.deck(self.good + CAPTIONER.format(data=self.data, classes=json.dumps(CLASSES)))
         self.out = self.folder + "/rows.h5"
 
@@ -186,11 +188,12 @@ class Rows(harness.RunTest):
         self.assertGreater(np.abs(got.astype(np.float32) - wide).max(), 0)
         # A feature that float16 cannot hold is named with its sample.
         params = {name: value.astype(np.float32) for name, value in self.parameters().items()}
-        params["encoder/pos_embedding"][0, 1, 3] = 1e5
-        np.savez(self.folder + "/large.npz", **{"params/" + name: value for name, value in params.items()})
-        large = f"extract.from={self.folder}/large.npz"
-        self.extract('extract.taps=["block00"]', "extract.dtype=float16", large, out=self.folder + "/large.h5", code=2,
-                     mentions=("extract.dtype", ":000000", "tap block00", "65504"))
+        for sign in (-1, 1):
+            params["encoder/pos_embedding"][0, 1, 3] = sign * 1e5
+            np.savez(self.folder + "/large.npz", **{"params/" + name: value for name, value in params.items()})
+            large = f"extract.from={self.folder}/large.npz"
+            self.extract('extract.taps=["block00"]', "extract.dtype=float16", large, out=f"{self.folder}/large{sign}.h5", code=2,
+                         mentions=("extract.dtype", ":000000", "tap block00", "65504", "feature " + "-" * (sign < 0)))
         with h5py.File(self.extract('extract.taps=["block00"]', large, out=self.folder + "/wide.h5")) as f:
             self.assertGreater(f["features/block00"][()].max(), 65504)
 

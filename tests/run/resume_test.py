@@ -190,7 +190,9 @@ class Resume(harness.RunTest):
             want = {step for step in beyond if beyond[step] and not beyond.get(step - 1, False)}
             self.assertTrue(want)
             there = self.folder + "/" + side
-            args = [self.deck(), "--dir", there, *often, "--set", f"checkpoint.passes=val/perplexity:{side}:{middle!r}"]
+            # The value before the first step passes nothing.
+            args = [self.deck(), "--dir", there, *often, "--set", f"checkpoint.passes=val/perplexity:{side}:{middle!r}",
+                    "--set", "eval.val.at_start=true"]
             self.expect(0, args=args, ranks=2)
             self.assertEqual(self.checkpoints(there), [f"{step:010}.h5" for step in sorted(want | {12})])
             passed = {int(line.split()[1][5:]) for line in self.output.splitlines() if line.endswith("passes=yes")}

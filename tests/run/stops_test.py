@@ -219,9 +219,10 @@ preprocess = 'keep("image", "labels") | value_range(-1, 1, key="image")'
         self.assertEqual(self.newest(), stopped)
 
     def test_early_stop_and_best(self):
+        # The evaluation at the start counts for neither: the first one after it is the first best one.
         early = ["--set", "early_stop.metric=val/perplexity:min", "--set", "early_stop.patience_evals=2", "--set",
                  "early_stop.min_change=1000", "--set", "eval.val.every_steps=2", "--set", "checkpoint.best=val/perplexity:min",
-                 "--set", "checkpoint.every_steps=50000"]
+                 "--set", "checkpoint.every_steps=50000", "--set", "eval.val.at_start=true"]
         self.expect(0, "early_stop: val/perplexity has not improved", "finished step=6", "best.h5", ranks=2,
                     args=[self.deck(), *LONG, *early])
         rows = {row["step"]: row["perplexity"] for row in self.rows("eval")}
@@ -235,7 +236,13 @@ preprocess = 'keep("image", "labels") | value_range(-1, 1, key="image")'
         # Evaluators of the end have their turn at this end, too.
         shutil.rmtree(self.dir)
         text = self.good + '\n[eval.last]\nkind = "perplexity"\ndata = "train"\nevery_steps = 0\n'
-        self.expect(0, "eval=last step=6 ", "finished step=6", ranks=2, args=[self.deck(text), *LONG, *early])
+        self.expect(0, "eval=val step=0 ", "eval=last step=6 ", "finished step=6", ranks=2,
+                    args=[self.deck(text), *LONG, *early, "--set", "checkpoint.best=val/perplexity:max"])
+        rows = {row["step"]: row["perplexity"] for row in self.rows("eval") if row["eval"] == "val"}
+        self.assertEqual(max(rows, key=rows.get), 0)
+        del rows[0]
+        with h5py.File(self.dir + "/checkpoints/best.h5") as f:
+            self.assertEqual(f.attrs["step"], max(rows, key=rows.get))
         self.deck()
         for bad, words in (("val/perplexit:min", ["perplexity"]), ("vall/perplexity:min", ["[eval.vall]", "val"]),
                            ("val/perplexity", ["EVAL/METRIC"])):

@@ -271,8 +271,15 @@ class Tools(harness.RunTest):
         with open(self.path("r.json")) as f:
             captions = json.load(f)["train"]["captions"]["labels"]
         self.assertEqual((captions["captions"], captions["cut"], captions["empty"]), (18, 6, 6))
-        text = self.tool("index_dataset", deck, "train", "--set", "data.train.limit=4")
-        self.assertIn("4 samples in 4 of 6 samples of", text)
+        text = self.tool("index_dataset", deck, "train", "--json", "one.json", "--set", "data.train.limit=1")
+        self.assertIn("1 samples in 1 of 6 samples of", text)
+        # The median of three captions is the second one, and at least 95 % of them are as long as the longest.
+        with open(self.path("one.json")) as f:
+            captions = json.load(f)["train"]["captions"]["labels"]
+        lengths = [length for length, count in captions["histogram"]]
+        self.assertEqual(len(set(lengths)), 3)
+        self.assertEqual([captions["tokens"][name] for name in ("min", "median", "p95", "max")],
+                         [lengths[0], lengths[1], lengths[2], lengths[2]])
 
     # ------------------------------------------------------------------------------------------------ pack_dataset
 
@@ -443,6 +450,36 @@ class Tools(harness.RunTest):
         got = self.members("out2/train-00000.tar")
         self.assertEqual(got["000000001.png"], harness.png(1))
         self.assertEqual(json.loads(got["000000001.json"]), {"captions": ["c", "d"]})
+
+    def test_pack_what_lacks_captions(self):
+        """An empty text is a caption, in each source. Images with labels need none."""
+        images = np.random.default_rng(2).integers(0, 255, (3, 6, 5, 3), np.uint8)
+        with h5py.File(self.path("one.h5"), "w") as f:
+            f["images"], f["captions"] = images, ["", " ", "c"]
+        with h5py.File(self.path("rows.h5"), "w") as f:
+            f["images"], f["captions"] = images, [["", ""], ["b", ""], ["", "c"]]
+        with h5py.File(self.path("labels.h5"), "w") as f:
+            f["images"], f["labels"] = images, [4, 0, 7]
+        for i in range(3):
+            self.write(f"in/{i}.png", harness.png(i))
+            self.write(f"in/{i}.txt", ("", " ", "c")[i])
+        self.write("in/list.csv", "image,caption\n0.png,\n1.png,\n2.png,c\n")
+
+        def packed(source, out):
+            self.output = self.tool("pack_dataset", source, out)
+            return {name: data for name, data in self.members(f"{out}/train-00000.tar").items() if not name.endswith(".png")}
+
+        for source in ("one.h5", "in", "in/list.csv"):
+            self.assertEqual([text.decode() for text in packed(source, source.replace("/", "_") + "_out").values()], ["", "", "c"])
+            self.assertIn("2 captions; they are packed", self.output)
+        # Texts behind the last one that is not empty only fill up the row.
+        self.assertEqual([json.loads(text)["captions"] for text in packed("rows.h5", "rows").values()], [[""], ["b"], ["", "c"]])
+        self.assertEqual(list(packed("labels.h5", "labels").items()),
+                         [(f"{i:09}.cls", label) for i, label in enumerate((b"4", b"0", b"7"))])
+        self.assertIn('fields = { image = "png", label = "cls" }', self.output)
+        with h5py.File(self.path("bare.h5"), "w") as f:
+            f["images"] = images
+        self.assertIn("images[0]: no caption", self.tool("pack_dataset", "bare.h5", "x", code=1))
 
 
 harness.main()

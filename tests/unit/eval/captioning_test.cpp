@@ -7,6 +7,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "cut_rig.hpp"
 #include "eval/caption_metrics.hpp"
 #include "eval/generated_caption.hpp"
 #include "eval/input_images.hpp"
@@ -117,6 +118,13 @@ std::vector<std::pair<std::string, double>> expected(int64_t n) {
   return {{"bleu1", s.bleu[0]},           {"bleu2", s.bleu[1]},   {"bleu3", s.bleu[2]},
           {"bleu4", s.bleu[3]},           {"rouge_l", s.rouge_l}, {"cider_d", s.cider_d},
           {"log_likelihood", likelihood}, {"ended", ended}};
+}
+
+TEST(Captioning, CutsChangeNothing) {
+  rig::expect_cuts_change_nothing(
+      rig::options("captioning", "attention = 3"),
+      captioned(29, "tokenize('b', max_len=64, eos='sticky')|keep('image', 'labels')"),
+      [] { return std::make_unique<MadeUpCaptions>(); });
 }
 
 TEST(Captioning, WritesEveryCaptionAndScoresThem) {

@@ -3,11 +3,13 @@
 // with made scores, many of them equal. NumPy computed the values (record_class_scores.py).
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "cut_rig.hpp"
 #include "eval/class_metrics.hpp"
 #include "models/classify_pass.hpp"
 #include "rig.hpp"
@@ -152,6 +154,21 @@ TEST(ClassScores, AreThoseOfNumpyForEverySetBatchAndNumberOfRanks) {
             EXPECT_EQ(values, first)
                 << "set " << s << ", batch " << batch << ", " << size << " ranks";
     }
+}
+
+TEST(ClassScores, CutsChangeNothing) {
+  const std::vector<MadeScores> sets = made_sets();
+  const auto made =
+      std::ranges::find_if(sets, [](const MadeScores& one) { return one.images > 24; });
+  ASSERT_NE(made, sets.end());
+  for (const char* mode : {"skip_unlabelled = true\n", "targets = \"tags\"\nmask = \"counts\"\n"}) {
+    auto source = std::make_unique<MadeSource>(*made);
+    const data::Spec spec = source->spec();
+    rig::expect_cuts_change_nothing(
+        rig::options("classification", all_keys(*made) + mode),
+        data::Dataset("val", std::move(source), data::Pipeline("", spec, {})),
+        [&] { return std::make_unique<MadePass>(*made); });
+  }
 }
 
 TEST(ClassScores, LeaveOutImagesForEveryMetric) {

@@ -3,6 +3,7 @@
 // and every number of ranks.
 #include <gtest/gtest.h>
 
+#include "cut_rig.hpp"
 #include "models/classify_pass.hpp"
 #include "rig.hpp"
 
@@ -79,6 +80,12 @@ TEST(Classification, IsExactForEverySetSizeBatchAndNumberOfRanks) {
           EXPECT_EQ(r.counted, "images");
         }
   }
+}
+
+TEST(Classification, CutsChangeNothing) {
+  rig::expect_cuts_change_nothing(rig::options("classification", "k = [1, 4]"),
+                                  rig::numbers("label", 29),
+                                  [] { return std::make_unique<MadeUpClasses>(29); });
 }
 
 TEST(Classification, ValuesHaveTheDeclaredNames) {

@@ -85,6 +85,45 @@ TEST_F(JournalTest, ABatchThatARankLacksIsMadeAgain) {
   EXPECT_EQ(attempt(2, 4, 50, 0), 24);
 }
 
+// On a network file system a rank may see less of a file than another one.
+TEST_F(JournalTest, RanksThatSeeUnlikeLengthsTakeWhatAllSee) {
+  EXPECT_EQ(attempt(2, 4, 50, 3), 0);
+  const std::string other = folder_.string() + "/other";
+  for (int sees_less : {0, 1}) {
+    fs::remove_all(other);
+    fs::copy(folder(), other);
+    fs::resize_file(other + "/0", fs::file_size(other + "/0") - 1);
+    std::vector<int64_t> begun(2);
+    std::mutex mutex;
+    std::set<int64_t> taken;
+    rig::ThreadRanks(2).run_all([&](comm::Comm& world) {
+      eval::Journal journal(world, world.rank() == sees_less ? other : folder(), "eval=x step=1",
+                            kIdentity);
+      begun[size_t(world.rank())] =
+          journal.begin("images", 50, [&](int64_t position, std::string_view bytes) {
+            double value = 0;
+            eval::copy_values(bytes, std::span(&value, 1));
+            const std::scoped_lock lock(mutex);
+            EXPECT_EQ(value, value_of(position));
+            taken.insert(position);
+          });
+    });
+    EXPECT_EQ(begun, (std::vector<int64_t>{16, 16})) << "rank " << sees_less << " sees less";
+    EXPECT_EQ(taken.size(), 16u);
+    EXPECT_EQ(*taken.rbegin(), 15);
+  }
+}
+
+// A stage that one rank does not see at all begins anew on all of them.
+TEST_F(JournalTest, AStageThatOneRankDoesNotSeeBeginsAnew) {
+  EXPECT_EQ(attempt(2, 4, 50, 3), 0);
+  rig::ThreadRanks(2).run_all([&](comm::Comm& world) {
+    eval::Journal journal(world, folder() + (world.rank() == 1 ? "/none" : ""), "eval=x step=1",
+                          kIdentity);
+    EXPECT_EQ(journal.begin("images", 50, [](int64_t, std::string_view) { ADD_FAILURE(); }), 0);
+  });
+}
+
 TEST_F(JournalTest, DamageEndsAFile) {
   EXPECT_EQ(attempt(1, 4, 50, 5), 0);
   const auto size = int64_t(fs::file_size(folder() + "/0"));

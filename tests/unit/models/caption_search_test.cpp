@@ -173,6 +173,24 @@ TEST(CaptionSearch, WideBeamFindsTheBestOfAllCaptions) {
     }
 }
 
+// A short caption has ended, and the other one is behind. It wins by the divisor of its full length
+// alone, so the search may not end before.
+TEST(CaptionSearch, ALongCaptionWinsByItsLength) {
+  const float end = float(std::log(0.55)), on = float(std::log(0.45));
+  const Logits model = [&](int64_t, const Tokens& before) {
+    return before.size() == 1 ? std::vector<float>{-40, end, on, -40}
+                              : std::vector<float>{-20, -20, 20, -20};
+  };
+  for (const auto& [penalty, length, tokens] :
+       {std::tuple{1.0, 6, 6u}, {1.0, 2, 0u}, {1.0, 4, 4u}, {2.0, 2, 2u}, {0.0, 6, 0u}}) {
+    const DecodeOptions o{.method = DecodeMethod::beam, .beams = 2, .length_penalty = penalty};
+    const Caption found = found_by(o, model, 1, length)[0];
+    EXPECT_EQ(found.ids, Tokens(tokens, 2)) << "penalty " << penalty << ", length " << length;
+    EXPECT_EQ(found.ended, tokens == 0);
+    EXPECT_NEAR(score_of(o, found), best_of_all(o, model, 0, length), 1e-5);
+  }
+}
+
 TEST(CaptionSearch, BeamNeverScoresBelowGreedy) {
   int better = 0, all = 0;
   for (uint64_t seed = 0; seed < 60; ++seed)

@@ -25,7 +25,9 @@ Doubles product(const Doubles& x, const Doubles& weight, const Doubles* bias, in
   return y;
 }
 
-Doubles batch_norm(const Doubles& x, const Doubles& scale, const Doubles& bias) {
+constexpr double kEps = 1e-5;
+
+Doubles batch_norm(const Doubles& x, const Doubles& scale, const Doubles& bias, double eps = kEps) {
   const size_t width = scale.size(), rows = x.size() / width;
   Doubles y(x.size());
   for (size_t c = 0; c < width; ++c) {
@@ -34,8 +36,7 @@ Doubles batch_norm(const Doubles& x, const Doubles& scale, const Doubles& bias) 
     for (size_t r = 0; r < rows; ++r)
       variance += (x[r * width + c] - mean) * (x[r * width + c] - mean) / double(rows);
     for (size_t r = 0; r < rows; ++r)
-      y[r * width + c] =
-          (x[r * width + c] - mean) / std::sqrt(variance + 1e-5) * scale[c] + bias[c];
+      y[r * width + c] = (x[r * width + c] - mean) / std::sqrt(variance + eps) * scale[c] + bias[c];
   }
   return y;
 }
@@ -57,7 +58,7 @@ Doubles unit_rows(Doubles x, int64_t width) {
 
 // The products of a head, with what stands between them.
 Doubles chain(const Named& p, const std::string& path, Doubles x, bool bare_last,
-              std::optional<kernels::Activation> activation) {
+              std::optional<kernels::Activation> activation, double eps = kEps) {
   int number = 0;
   const bool alone = p.count(path + ".weight") > 0;
   auto name = [&] { return alone ? path : fmt::format("{}.{}", path, number); };
@@ -74,7 +75,7 @@ Doubles chain(const Named& p, const std::string& path, Doubles x, bool bare_last
     }
     if (last && bare_last) break;
     if (p.count(name() + ".weight") && p.at(name() + ".weight").size() == size_t(out)) {
-      x = batch_norm(x, p.at(name() + ".weight"), p.at(name() + ".bias"));
+      x = batch_norm(x, p.at(name() + ".weight"), p.at(name() + ".bias"), eps);
       ++number;
     }
     if (activation) {
@@ -189,6 +190,72 @@ TEST(Head, Mlp) {
                       return chain(p, "head/clf", x, bare, activation);
                     }});
       }
+}
+
+// Of every kind that has norms. An epsilon as large as the variances changes every value.
+TEST(Head, NormsHaveTheEpsilonOfTheDeck) {
+  constexpr double kWide = 0.5;
+  const auto gelu = kernels::Activation::gelu_erf;
+  models::MlpHeadOptions mlp;
+  mlp.layers = {5, 4};
+  mlp.batch_norm.on = true;
+  mlp.batch_norm.eps = kWide;
+  mlp.bias = false;
+  check_head({"mlp", head_of("mlp", mlp), [](const Named& p, const Doubles& x) {
+                return chain(p, "head/clf", x, true, {}, kWide);
+              }});
+  models::SwavHeadOptions swav;
+  swav.layers = {5, 9};
+  swav.prototypes = {3};
+  swav.batch_norm.eps = kWide;
+  swav.activation = gelu;
+  swav.return_embedding = false;
+  check_head({"swav", head_of("swav", swav), [=](const Named& p, const Doubles& x) {
+                const Doubles u =
+                    unit_rows(chain(p, "head/projection_head", x, true, gelu, kWide), 9);
+                return product(u, p.at("head/prototypes0.weight"), nullptr, 3);
+              }});
+  models::EvalMlpHeadOptions eval_mlp;
+  eval_mlp.channels = kIn;
+  eval_mlp.mlp.layers = {5};
+  eval_mlp.mlp.batch_norm.eps = kWide;
+  check_head({"eval_mlp", head_of("eval_mlp", eval_mlp), [](const Named& p, const Doubles& x) {
+                const Doubles n = batch_norm(x, p.at("head/channel_bn.weight"),
+                                             p.at("head/channel_bn.bias"), kWide);
+                return chain(p, "head/clf.clf", n, true, {});
+              }});
+}
+
+// Weights and biases are uniform by the fan-in, times the multiplier of an mlp. Those of dino are
+// normal, and its biases 0 (ssl.md 2).
+TEST(Head, DrawsProductsAsPublished) {
+  models::MlpHeadOptions mlp;
+  mlp.layers = {9, 4};
+  mlp.multiplier = 0.25;
+  models::SwavHeadOptions swav;
+  swav.layers = {9, 4};
+  swav.prototypes = {7};
+  models::ParameterList list;
+  models::make_head(head_of("mlp", mlp), "mlp", kIn, list);
+  models::make_head(head_of("swav", swav), "swav", kIn, list);
+  models::make_head(head_of("dino", models::DinoHeadOptions{}), "dino", kIn, list);
+  std::map<std::string, shard::Init> drawn;
+  for (const shard::Parameter& p : list.parameters()) drawn[p.path] = p.init;
+  using Kind = shard::Init::Kind;
+  for (const auto& [path, limit] : {std::pair{"mlp/clf.0.weight", 0.25 / std::sqrt(6)},
+                                    {"mlp/clf.0.bias", 0.25 / std::sqrt(6)},
+                                    {"mlp/clf.1.weight", 0.25 / std::sqrt(9)},
+                                    {"mlp/clf.1.bias", 0.25 / std::sqrt(9)},
+                                    {"swav/projection_head.0.weight", 1 / std::sqrt(6)},
+                                    {"swav/projection_head.3.bias", 1 / std::sqrt(9)},
+                                    {"swav/prototypes0.weight", 1 / std::sqrt(4)}}) {
+    ASSERT_TRUE(drawn.contains(path)) << path;
+    EXPECT_EQ(drawn[path].kind, Kind::uniform) << path;
+    EXPECT_NEAR(drawn[path].value, limit, 1e-12) << path;
+  }
+  EXPECT_EQ(drawn.at("dino/mlp.0.weight").kind, Kind::normal);
+  EXPECT_EQ(drawn.at("dino/mlp.0.weight").std, 0.02);
+  EXPECT_EQ(drawn.at("dino/mlp.0.bias").kind, Kind::zeros);
 }
 
 TEST(Head, Swav) {

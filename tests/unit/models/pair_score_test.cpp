@@ -50,7 +50,7 @@ void place(rig::World& world, const rig::MadeBatch& made, int64_t first, int64_t
   rig::Ints labels;
   for (int64_t b = 0; b < examples; ++b) {
     labels.insert(labels.end(), caption.ids.begin(), caption.ids.end());
-    labels.resize(size_t((b + 1) * o.length()), 0);
+    labels.resize(size_t((b + 1) * o.length()), int32_t(o.pad_id));
   }
   const models::HostBatch host{
       .features = {{"image", device::view(made.image.data() + first * pixels, examples * pixels)},
@@ -94,21 +94,26 @@ TEST(PairScore, IsTheScoreOfEachPairAlone) {
 }
 
 // Positions that carry no weight in a caption are computed and not counted.
+// With another model.pad_id, 0 is a token like others.
 TEST(PairScore, LeavesOutPaddingBetweenTokens) {
-  const models::CappaOptions o = pair_options();
-  TextList texts{5, {7, 0, 9, 4, 0, 7, 0, 0, 0, 0}};
-  const std::vector<double> scores = scores_of(o, 0, 2, texts);
-  rig::World world(o, 2);
-  make_weights(world);
-  const rig::MadeBatch made(o, 8);
-  for (int64_t t : {0, 1}) {
-    place(world, made, 0, 2, part_of(texts, t, 1));
-    double nll[2], weight[2];
-    world.evaluate(nll, weight);
-    EXPECT_EQ(weight[0], t ? 1 : 3);
-    for (int64_t b : {0, 1}) EXPECT_NEAR(scores[size_t(2 * b + t)], -nll[b], 2e-6 * nll[b]);
+  for (const int32_t pad : {0, 3}) {
+    models::CappaOptions o = pair_options();
+    o.pad_id = pad;
+    TextList texts{5, {7, pad, 9, 4, pad, 7, pad, pad, pad, pad, 3 - pad, 7, pad, pad, pad}};
+    const std::vector<double> scores = scores_of(o, 0, 2, texts);
+    rig::World world(o, 2);
+    make_weights(world);
+    const rig::MadeBatch made(o, 8);
+    const std::vector<int64_t> tokens = {3, 1, 2};
+    for (size_t t = 0; t < tokens.size(); ++t) {
+      place(world, made, 0, 2, part_of(texts, int64_t(t), 1));
+      double nll[2], weight[2];
+      world.evaluate(nll, weight);
+      EXPECT_EQ(weight[0], double(tokens[t])) << "pad " << pad;
+      for (size_t b : {0, 1}) EXPECT_NEAR(scores[3 * b + t], -nll[b], 2e-6 * nll[b]);
+    }
+    EXPECT_EQ(world.model.make_pair_score_pass()->tokens(texts), tokens) << "pad " << pad;
   }
-  EXPECT_EQ(world.model.make_pair_score_pass()->tokens(texts), (std::vector<int64_t>{3, 1}));
 }
 
 // A list of several chunks, in batches of 1 to 8 images and cut into slices.

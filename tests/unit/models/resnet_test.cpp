@@ -100,6 +100,54 @@ TEST(Resnet, NamesParametersAndTapsAsPublished) {
             (Sizes{4, 4, 2048}));
 }
 
+// torchvision draws a convolution's weights by the fan-out of all groups together, torch by the
+// fan-in of one group (ssl.md 1.5).
+TEST(Resnet, DrawsConvolutionsAsPublished) {
+  for (const auto init : {models::ResnetInit::kaiming, models::ResnetInit::uniform})
+    for (int64_t groups : {1, 4}) {
+      models::ResnetConfig config = published(50);
+      config.init = init;
+      config.groups = groups;
+      models::ParameterList list;
+      const models::ResnetTrunk trunk(config, models::Recompute::none, list);
+      int convolutions = 0;
+      for (const shard::Parameter& p : list.parameters()) {
+        if (p.shape.size() != 4) continue;
+        ++convolutions;
+        const double pixels = double(p.shape[2] * p.shape[3]);
+        if (init == models::ResnetInit::kaiming) {
+          EXPECT_EQ(p.init.kind, shard::Init::Kind::normal);
+          EXPECT_NEAR(p.init.std, std::sqrt(2 / (double(p.shape[0]) * pixels)), 1e-12) << p.path;
+        } else {
+          EXPECT_EQ(p.init.kind, shard::Init::Kind::uniform);
+          EXPECT_NEAR(p.init.value, 1 / std::sqrt(double(p.shape[1]) * pixels), 1e-12) << p.path;
+        }
+      }
+      EXPECT_EQ(convolutions, 53);
+    }
+}
+
+// Scales begin at 1, or at 0 for the last one of each block; shortcuts keep theirs.
+TEST(Resnet, TheLastScaleOfABlockMayBeginAtZero) {
+  for (const bool bottleneck : {false, true})
+    for (const bool zero : {false, true}) {
+      models::ResnetConfig config = published(bottleneck ? 50 : 18);
+      config.zero_last_scale = zero;
+      models::ParameterList list;
+      const models::ResnetTrunk trunk(config, models::Recompute::none, list);
+      const std::string last = bottleneck ? "bn3.weight" : "bn2.weight";
+      for (const shard::Parameter& p : list.parameters()) {
+        const bool scale = p.path.ends_with("bn1.weight") || p.path.ends_with("bn2.weight") ||
+                           p.path.ends_with("bn3.weight") ||
+                           p.path.ends_with("downsample.1.weight");
+        if (!scale) continue;
+        EXPECT_EQ(p.init.kind, zero && p.path.ends_with(last) ? shard::Init::Kind::zeros
+                                                              : shard::Init::Kind::ones)
+            << p.path;
+      }
+    }
+}
+
 // ---- a classifier with a small ResNet
 
 class ResnetWorld {

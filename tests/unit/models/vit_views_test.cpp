@@ -119,6 +119,31 @@ TEST(VitViews, GradientsAgainstDifferences) {
     }
 }
 
+// The weights of torch.nn.functional.interpolate(mode="bicubic"), whose cubic has a = -0.75. Values
+// beyond the ends count for those at the ends.
+TEST(VitViews, ResamplingHasThePublishedWeights) {
+  const auto expect = [](const Floats& got, const std::vector<double>& want) {
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-7) << i;
+  };
+  const double edge = 185 / 216.0, beside = 139 / 864.0, far = -5 / 288.0;
+  const std::vector<double> three_of_four = {edge,      beside,    far, 0,   -3 / 32.0, 19 / 32.0,
+                                             19 / 32.0, -3 / 32.0, 0,   far, beside,    edge};
+  const std::vector<double> four_of_two = {283 / 256.0, -27 / 256.0, 99 / 128.0,  29 / 128.0,
+                                           29 / 128.0,  99 / 128.0,  -27 / 256.0, 283 / 256.0};
+  expect(models::cubic_resampling(4, 1, 3, 1), three_of_four);
+  expect(models::cubic_resampling(1, 4, 1, 3), three_of_four);
+  expect(models::cubic_resampling(2, 1, 4, 1), four_of_two);
+  // Height and width are resampled each for itself.
+  std::vector<double> both;
+  for (size_t y = 0; y < 3; ++y)
+    for (size_t x = 0; x < 4; ++x)
+      for (size_t v = 0; v < 4; ++v)
+        for (size_t u = 0; u < 2; ++u)
+          both.push_back(three_of_four[y * 4 + v] * four_of_two[x * 2 + u]);
+  expect(models::cubic_resampling(4, 2, 3, 4), both);
+}
+
 TEST(VitViews, ResamplingKeepsConstantsAndEqualGrids) {
   const Floats same = models::cubic_resampling(3, 4, 3, 4),
                down = models::cubic_resampling(7, 6, 3, 2);

@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 namespace train {
 namespace {
 
@@ -64,6 +66,25 @@ TEST(IsWanted, OnlyMissingValuesAreMadeUpFor) {
   EXPECT_TRUE(is_wanted(times, Which::missing, 4, kTotal, false, lacks));
   EXPECT_TRUE(is_wanted(times, Which::missing, 5, kTotal, true, lacks));
   EXPECT_EQ(asked, 3);
+}
+
+TEST(EvaluationLine, HasAllValues) {
+  const eval::Result result{{{"perplexity", 31.25}, {"top1", 1.0 / 3}}, 40, "images"};
+  EXPECT_EQ(evaluation_line("val", 12, result, 0.16),
+            "eval=val step=12 perplexity=31.25 top1=0.333333 images=40 s=0.2");
+}
+
+// One value that is not finite is enough, wherever it is.
+TEST(NonfiniteProblem, NamesTheFirstValueThatIsNotFinite) {
+  EXPECT_EQ(nonfinite_problem("val", 3, {{{"a", 1}, {"b", -1e300}}, 4}), "");
+  for (const double bad : {double(NAN), double(INFINITY), -double(INFINITY)})
+    for (const auto& [values, name] :
+         {std::pair<std::vector<std::pair<std::string, double>>, std::string>{
+              {{"a", bad}, {"b", 1}}, "a"},
+          {{{"a", 1}, {"b", bad}}, "b"},
+          {{{"a", bad}, {"b", NAN}}, "a"}})
+      EXPECT_TRUE(nonfinite_problem("val", 3, {values, 4})
+                      .starts_with("evaluator val: " + name + " is not finite at step 3 "));
 }
 
 }  // namespace

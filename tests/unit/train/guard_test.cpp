@@ -182,5 +182,26 @@ TEST(Guard, StepsDoneAgainDoNotEndTheCountOfRewinds) {
   }
 }
 
+// An earlier step that turns bad after a rewind does not move the place where a count may end.
+TEST(Guard, AnEarlierBadStepDoesNotEndTheCountOfRewinds) {
+  const GuardOptions o = options(Nonfinite::rewind, 2);
+  Guard guard(o), other(o);
+  auto action = [&](Guard& of, int64_t step, const step::StepReport& r) {
+    return of.judge(step, r, kParameters).action;
+  };
+  for (Guard* one : {&guard, &other}) {
+    EXPECT_EQ(action(*one, 10, bad_gradient()), Action::rewind);
+    EXPECT_EQ(action(*one, 7, bad_gradient()), Action::rewind);
+    EXPECT_EQ(action(*one, 8, sound()), Action::keep);
+  }
+  EXPECT_EQ(action(guard, 9, bad_gradient()), Action::give_up) << "three in a row";
+  // The bad step itself may be sound the next time. Only the step behind it is new.
+  for (int64_t step : {9, 10}) EXPECT_EQ(action(other, step, sound()), Action::keep);
+  Guard third = other;
+  EXPECT_EQ(action(other, 11, bad_gradient()), Action::give_up);
+  EXPECT_EQ(action(third, 11, sound()), Action::keep);
+  EXPECT_EQ(action(third, 12, bad_gradient()), Action::rewind);
+}
+
 }  // namespace
 }  // namespace train
