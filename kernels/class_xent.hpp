@@ -1,13 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cross-entropy over classes, one row per example: softmax or sigmoid, with smoothed labels and
-// blends of two labels. The gradient replaces the logits.
+// Losses over classes, one row per example: cross-entropy of a softmax or of sigmoids, squares, or
+// smooth absolute values (smooth L1), with smoothed labels and blends of two labels. The gradient
+// replaces the logits.
 #pragma once
 
 #include "kernels/dispatch.hpp"
 
 namespace kernels {
 
-enum class ClassLoss { softmax, sigmoid };
+enum class ClassLoss { softmax, sigmoid, squared, smooth_l1 };
+
+// True if the logits themselves are compared with the targets. `beta` is the error from which
+// smooth_l1 is linear.
+constexpr bool compares_values(ClassLoss kind) {
+  return kind == ClassLoss::squared || kind == ClassLoss::smooth_l1;
+}
+// The loss of one value with an error, and its derivative: those of PyTorch.
+constexpr double error_loss(ClassLoss kind, double error, double beta) {
+  const double size = error < 0 ? -error : error;
+  if (kind == ClassLoss::squared) return error * error;
+  return size < beta ? error * error / (2 * beta) : size - beta / 2;
+}
+constexpr double error_slope(ClassLoss kind, double error, double beta) {
+  if (kind == ClassLoss::squared) return 2 * error;
+  if (error >= beta) return 1;
+  return error <= -beta ? -1 : error / beta;
+}
 
 // The target of row r is q = shares[r] * t(labels[r]) + (1 - shares[r]) * t(others[r]). Without
 // others and shares, q = t(labels[r]). t(l) is 1 - smoothing at class l, and
@@ -15,6 +33,7 @@ enum class ClassLoss { softmax, sigmoid };
 //   softmax: loss[r] = -sum_c q_c log softmax(logits[r])_c, and its gradient is softmax - q.
 //   sigmoid: loss[r] = -sum_c (q_c log sigmoid(x_c) + (1 - q_c) log sigmoid(-x_c)), and its
 //   gradient is sigmoid - q.
+//   squared, smooth_l1: loss[r] = mean over c of error_loss(x_c - q_c).
 // ranks[r] counts the classes whose logit is larger than that of labels[r], and the classes before
 // labels[r] whose logit is equal. A logit that is NaN counts as larger.
 // A row whose label is not known has loss 0, gradient 0 and rank `columns`.
@@ -32,6 +51,7 @@ struct ClassXent {
   int64_t rows = 0, columns = 0;
   ClassLoss kind = ClassLoss::softmax;
   float smoothing = 0;
+  float beta = 1;  // of smooth_l1
   bool gradient = true;
   float scale = 1;    // factor of the gradient
   View loss_scale{};  // optional [1]: another factor of the gradient

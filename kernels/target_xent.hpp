@@ -14,6 +14,8 @@ namespace kernels {
 //   (sum_c w_c t_c) softmax - w t.
 //   sigmoid: loss[r] = -sum_c w_c (t_c log sigmoid(x_c) + (1 - t_c) log sigmoid(-x_c)); its
 //   gradient is w_c (sigmoid - t_c), and 0 where t_c is not known.
+//   squared, smooth_l1: loss[r] = mean over c of w_c error_loss(x_c - t_c). Targets are any
+//   numbers, and all are known.
 // hits[r] is 1 if the largest logit of the known classes is that of a class with the largest
 // target. Among equal logits the first one counts.
 struct TargetXent {
@@ -25,6 +27,7 @@ struct TargetXent {
   View hits{};     // optional u8 [rows]
   int64_t rows = 0, columns = 0;
   ClassLoss kind = ClassLoss::sigmoid;
+  float beta = 1;  // of smooth_l1
   bool gradient = true;
   float scale = 1;    // factor of the gradient
   View loss_scale{};  // optional [1]: another factor of the gradient

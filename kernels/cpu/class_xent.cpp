@@ -52,6 +52,17 @@ double sigmoid_row(float* x, int64_t columns, const ClassTarget& q, const float*
   return loss;
 }
 
+double error_row(float* x, const ClassXent& a, const ClassTarget& q, const float* scale) {
+  double loss = 0;
+  const double beta = double(a.beta), n = double(a.columns);
+  for (int64_t c = 0; c < a.columns; ++c) {
+    const double error = double(x[c]) - double(q.at(c));
+    loss += error_loss(a.kind, error, beta);
+    if (scale) x[c] = float(double(*scale) * error_slope(a.kind, error, beta) / n);
+  }
+  return loss / n;
+}
+
 }  // namespace
 
 void run_cpu(const ClassXent& a, Queue& queue) {
@@ -73,6 +84,10 @@ void run_cpu(const ClassXent& a, Queue& queue) {
       if (labels[r] < 0) {
         a.loss.f32()[r] = 0;
         if (a.gradient) std::fill_n(x, a.columns, 0.0f);
+        continue;
+      }
+      if (compares_values(a.kind)) {
+        a.loss.f32()[r] = float(error_row(x, a, q, a.gradient ? &scale : nullptr));
         continue;
       }
       const auto row = a.kind == ClassLoss::softmax ? softmax_row : sigmoid_row;

@@ -63,6 +63,17 @@ double sigmoid_row(const Row& r) {
   return loss;
 }
 
+double error_row(const Row& r, ClassLoss kind, double beta) {
+  double loss = 0;
+  const double n = double(r.columns);
+  for (int64_t c = 0; c < r.columns; ++c) {
+    const double error = double(r.x[c]) - double(r.t[c]), w = r.weight(c);
+    loss += w * error_loss(kind, error, beta);
+    if (r.scale) r.x[c] = float(double(*r.scale) * w * error_slope(kind, error, beta) / n);
+  }
+  return loss / n;
+}
+
 }  // namespace
 
 void run_cpu(const TargetXent& a, Queue& queue) {
@@ -75,7 +86,9 @@ void run_cpu(const TargetXent& a, Queue& queue) {
                     .scale = a.gradient ? &scale : nullptr,
                     .columns = a.columns};
       if (!a.hits.none()) a.hits.u8()[i] = is_hit(row);
-      a.loss.f32()[i] = float(a.kind == ClassLoss::softmax ? softmax_row(row) : sigmoid_row(row));
+      a.loss.f32()[i] = float(compares_values(a.kind) ? error_row(row, a.kind, double(a.beta))
+                              : a.kind == ClassLoss::softmax ? softmax_row(row)
+                                                             : sigmoid_row(row));
     }
   });
 }

@@ -22,7 +22,25 @@ struct ClassRows {
   ClassTarget target;
   bool sigmoid, gradient;
   float scale;
+  ClassLoss kind;
+  float beta;
 };
+
+// The row of a loss that compares the values themselves.
+__device__ void error_row(const ClassRows& a, float* x, const ClassTarget& q,
+                          BlockShared<double>& sums) {
+  const int64_t n = a.columns;
+  const float scale = a.scale * (a.loss_scale ? *a.loss_scale : 1);
+  double part = 0;
+  for (int64_t c = threadIdx.x; c < n; c += blockDim.x) {
+    const double error = double(x[c]) - double(q.at(c));
+    part += error_loss(a.kind, error, double(a.beta));
+    if (a.gradient)
+      x[c] = float(double(scale) * error_slope(a.kind, error, double(a.beta)) / double(n));
+  }
+  const double sum = block_sum(part, sums);
+  if (threadIdx.x == 0) a.loss[blockIdx.x] = float(sum / double(n));
+}
 
 __global__ void __launch_bounds__(kClassThreads) class_rows(ClassRows a) {
   __shared__ BlockShared<double> sums;
@@ -58,6 +76,10 @@ __global__ void __launch_bounds__(kClassThreads) class_rows(ClassRows a) {
     if (threadIdx.x == 0 && a.hits) a.hits[row] = rank == 0;
   }
 
+  if (compares_values(a.kind)) {
+    error_row(a, x, q, sums);
+    return;
+  }
   double part = 0, shifted = 0;
   for (int64_t c = threadIdx.x; c < n; c += blockDim.x) {
     const float v = x[c];
@@ -100,7 +122,9 @@ void run_cuda(const ClassXent& a, Queue& queue) {
                        .target = class_target(a.smoothing, a.columns),
                        .sigmoid = a.kind == ClassLoss::sigmoid,
                        .gradient = a.gradient,
-                       .scale = a.scale};
+                       .scale = a.scale,
+                       .kind = a.kind,
+                       .beta = a.beta};
   launch(class_rows, blocks_for(a.rows, 1), dim3(kClassThreads), 0, queue, rows);
 }
 

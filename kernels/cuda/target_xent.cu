@@ -19,7 +19,25 @@ struct TargetRows {
   int64_t columns;
   bool sigmoid, gradient;
   float scale;
+  ClassLoss kind;
+  float beta;
 };
+
+// The row of a loss that compares the values themselves.
+__device__ void error_row(const TargetRows& a, float* x, const float* t,
+                          BlockShared<double>& sums) {
+  const int64_t n = a.columns;
+  const float scale = a.scale * (a.loss_scale ? *a.loss_scale : 1);
+  double part = 0;
+  for (int64_t c = threadIdx.x; c < n; c += blockDim.x) {
+    const double error = double(x[c]) - double(t[c]), w = a.weights ? double(a.weights[c]) : 1.0;
+    part += w * error_loss(a.kind, error, double(a.beta));
+    if (a.gradient)
+      x[c] = float(double(scale) * w * error_slope(a.kind, error, double(a.beta)) / double(n));
+  }
+  const double sum = block_sum(part, sums);
+  if (threadIdx.x == 0) a.loss[blockIdx.x] = float(sum / double(n));
+}
 
 // 1 if the first of the largest known logits has the largest target.
 __device__ bool is_hit(const float* x, const float* t, int64_t n, BlockShared<float>& maxima,
@@ -56,6 +74,10 @@ __global__ void __launch_bounds__(kTargetThreads) target_rows(TargetRows a) {
   if (a.hits) {
     const bool hit = is_hit(x, t, n, maxima, sums);
     if (threadIdx.x == 0) a.hits[row] = hit;
+  }
+  if (compares_values(a.kind)) {
+    error_row(a, x, t, sums);
+    return;
   }
   float top = -INFINITY;
   for (int64_t c = threadIdx.x; c < n; c += blockDim.x) top = fmaxf(top, x[c]);
@@ -105,7 +127,9 @@ void run_cuda(const TargetXent& a, Queue& queue) {
                         .columns = a.columns,
                         .sigmoid = a.kind == ClassLoss::sigmoid,
                         .gradient = a.gradient,
-                        .scale = a.scale};
+                        .scale = a.scale,
+                        .kind = a.kind,
+                        .beta = a.beta};
   launch(target_rows, blocks_for(a.rows, 1), dim3(kTargetThreads), 0, queue, rows);
 }
 

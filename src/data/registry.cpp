@@ -16,9 +16,9 @@ namespace data {
   ROW(coco_captions) ROW(color_distortion) ROW(color_jitter) ROW(copies) ROW(copy) ROW(decode) \
   ROW(drop) ROW(flip_lr) ROW(gaussian_blur) ROW(grayscale) ROW(inception_crop) ROW(index) \
   ROW(keep) ROW(lower) ROW(multi_crop) ROW(normalize) ROW(onehot) ROW(pad_to_shape) \
-  ROW(photometric) ROW(random_crop) ROW(random_resized_crop) ROW(randu) ROW(reshape) ROW(resize) \
-  ROW(resize_long) ROW(resize_shorter) ROW(resize_small) ROW(solarize) ROW(tokenize) \
-  ROW(value_range) ROW(vgg_value_range)
+  ROW(patches) ROW(photometric) ROW(random_crop) ROW(random_resized_crop) ROW(randu) ROW(reshape) \
+  ROW(resize) ROW(resize_long) ROW(resize_shorter) ROW(resize_small) ROW(rotate) \
+  ROW(shuffle_patches) ROW(solarize) ROW(tokenize) ROW(value_range) ROW(vgg_value_range)
 // clang-format on
 
 REGISTRY(source_rows, SourceRow, "data source", SOURCES)

@@ -8,6 +8,8 @@
 namespace eval {
 namespace {
 
+using Meaning = models::LogitsPass::Meaning;
+
 class ClassPredictor : public Predictor {
  public:
   ClassPredictor(models::LogitsPass& pass, const std::string& probe, int64_t top_k)
@@ -15,7 +17,7 @@ class ClassPredictor : public Predictor {
         probe_(probe),
         classes_(pass.classes()),
         top_(std::min(top_k, classes_)),
-        exclusive_(pass.exclusive()) {}
+        meaning_(pass.meaning()) {}
 
   std::vector<PredictedColumn> columns() const override {
     return {{"logit", device::DType::f32, {classes_}, "1", "the model's output for each class"},
@@ -29,7 +31,9 @@ class ClassPredictor : public Predictor {
              device::DType::f32,
              {top_},
              "1",
-             exclusive_ ? "their softmax over all classes" : "their sigmoid, each for itself"}};
+             meaning_ == Meaning::softmax   ? "their softmax over all classes"
+             : meaning_ == Meaning::sigmoid ? "their sigmoid, each for itself"
+                                            : "their outputs, which are no probabilities"}};
   }
   std::map<std::string, std::string> made_from() const override {
     std::map<std::string, std::string> out = {{"predict.top_k", std::to_string(top_)}};
@@ -52,13 +56,16 @@ class ClassPredictor : public Predictor {
           order.begin(), order.begin() + top_, order.end(),
           [&](int32_t a, int32_t b) { return row[a] != row[b] ? row[a] > row[b] : a < b; });
       columns[1].i32()[i] = order[0];
-      const double all = exclusive_ ? sum_of_exponentials(row, row[order[0]]) : 0;
+      const double all = meaning_ == Meaning::softmax ? sum_of_exponentials(row, row[order[0]]) : 1;
       for (int64_t k = 0; k < top_; ++k) {
         const int32_t c = order[size_t(k)];
         columns[2].i32()[i * top_ + k] = c;
         columns[3].f32()[i * top_ + k] =
-            float(exclusive_ ? std::exp(double(row[c]) - double(row[order[0]])) / all
-                             : 1 / (1 + std::exp(-double(row[c]))));
+            meaning_ == Meaning::value
+                ? row[c]
+                : float(meaning_ == Meaning::softmax
+                            ? std::exp(double(row[c]) - double(row[order[0]])) / all
+                            : 1 / (1 + std::exp(-double(row[c]))));
       }
     }
   }
@@ -74,7 +81,7 @@ class ClassPredictor : public Predictor {
   models::LogitsPass& pass_;
   std::string probe_;
   int64_t classes_, top_;
-  bool exclusive_;
+  Meaning meaning_;
 };
 
 }  // namespace

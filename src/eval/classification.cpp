@@ -302,8 +302,9 @@ std::vector<Metric> metrics(const ClassificationOptions& options) {
     out.push_back({fmt::format("top{}", k), "1",
                    fmt::format("share of the images whose class is among the {} most likely", k)});
   if (options.targets.empty())
-    out.push_back(
-        {"loss", "nats", "mean over images of the cross-entropy, without label smoothing"});
+    out.push_back({"loss", "nats",
+                   "mean over images of the model's loss, without label smoothing; plain numbers "
+                   "for mse and smooth_l1"});
   if (options.mean_ap)
     out.push_back({"mean_ap", "1",
                    "mean over the classes that any image shows of the average precision, with the "

@@ -18,16 +18,21 @@ using Columns = kernels::LossColumns;
 void ClassLossOptions::bind_loss(config::Table& t, int64_t num_classes) {
   t.choice("loss", loss, kClassLossNames,
            "softmax: cross-entropy of one distribution over the classes; sigmoid: sum over the "
-           "classes of binary cross-entropies");
+           "classes of binary cross-entropies; mse, smooth_l1: mean over the classes of the error "
+           "of the output itself, squared or as PyTorch's smooth L1, to 1 and 0 of the label, or "
+           "to any numbers in targets");
+  t.key("beta", beta, "smooth_l1: errors below it are squared").above(0);
   t.key("label_smoothing", label_smoothing, "share of the target that other classes get")
       .min(0)
       .max(0.99);
   t.choice("smoothing_over", smooth_over_all, {{"others", false}, {"all", true}},
            "others: the other classes have the share label_smoothing together, as in big_vision; "
            "all: every class has label_smoothing / num_classes, the own one too, as in PyTorch");
-  t.key("targets", targets,
-        "field with a number for each class, instead of label: 1 = shown, 0 = not, -1 = not known "
-        "(unknown); with softmax: the share of the class; \"\" = field label");
+  t.key(
+      "targets", targets,
+      "field with a number for each class, instead of label: 1 = shown, 0 = not, -1 = not known "
+      "(unknown); with softmax: the share of the class; with mse and smooth_l1: any number; \"\" = "
+      "field label");
   t.choice("unknown", ignores_unknown, {{"error", false}, {"ignore", true}},
            "label -1, or targets of -1. error: end with exit 4; ignore: they have no loss, and "
            "means are over the known ones of the whole batch, which must be one pass");
@@ -39,6 +44,10 @@ void ClassLossOptions::bind_loss(config::Table& t, int64_t num_classes) {
   if (!targets.empty() && label_smoothing > 0)
     t.error("label_smoothing",
             "it is about labels; targets gives each class its own number: remove one of them");
+  if (beta != 1 && loss != kernels::ClassLoss::smooth_l1)
+    t.error("beta", "is about loss = \"smooth_l1\": remove it, or choose that loss");
+  if (!targets.empty() && ignores_unknown && compares_values())
+    t.error("unknown", "-1 is a target like any other number with this loss: leave it out");
   if (!targets.empty() && ignores_unknown && loss == kernels::ClassLoss::softmax)
     t.error("unknown", "a softmax has no single class that is not known: use loss = \"sigmoid\"");
 }
@@ -63,21 +72,30 @@ std::vector<InputSpec> ClassObjective::inputs(bool mixes) const {
 }
 
 std::vector<Measure> ClassObjective::measures() const {
-  const char* unit =
-      options_.loss == kernels::ClassLoss::softmax ? "nats" : "nats over all classes";
+  const bool values = options_.compares_values();
+  const char* unit = values                                         ? "1"
+                     : options_.loss == kernels::ClassLoss::softmax ? "nats"
+                                                                    : "nats over all classes";
   const int examples = counts_labels() ? int(Columns::rows) : Measure::kExamples;
-  return {{"loss", unit,
-           "cross-entropy of this step's batch before the update, smoothing and mixup included",
-           Columns::loss, examples},
-          {"accuracy", "1",
-           of_labels() ? "share of this step's batch whose own class is the most likely one; a "
+  std::vector<Measure> all = {
+      {"loss", unit,
+       values
+           ? "error of this step's batch before the update, smoothing and mixup included"
+           : "cross-entropy of this step's batch before the update, smoothing and mixup included",
+       Columns::loss, examples}};
+  if (!values || of_labels())
+    all.push_back({"accuracy", "1",
+                   of_labels()
+                       ? "share of this step's batch whose own class is the most likely one; a "
                          "blend has the class of its larger share"
                        : "share of this step's batch whose most likely class is one that it shows",
-           Columns::examples_first, examples}};
+                   Columns::examples_first, examples});
+  return all;
 }
 
 double ClassObjective::uniform_loss() const {
   const double n = double(classes_);
+  if (options_.compares_values()) return std::numeric_limits<double>::quiet_NaN();
   if (options_.loss == kernels::ClassLoss::softmax && of_labels()) return std::log(n);
   // Each class is given the probability 1 / n.
   return n > 1 && of_labels() ? std::log(n) - (n - 1) * std::log1p(-1 / n)
@@ -142,7 +160,13 @@ void ClassObjective::prepare_targets(const HostBatch& batch, const std::vector<M
   CHECK(given.count == out.count && given.type == DType::f32, "{} targets for {} numbers",
         given.count, out.count);
   const float* t = given.f32();
-  for (int64_t i = 0; i < given.count; ++i)
+  for (int64_t i = 0; options_.compares_values() && i < given.count; ++i)
+    if (!std::isfinite(t[i]))
+      base::fail(base::Exit::data,
+                 "field '{}' of the example at position {} holds {} for output {}; finite numbers "
+                 "are allowed (model.targets)",
+                 options_.targets, batch.first_position + i / classes_, t[i], i % classes_);
+  for (int64_t i = 0; !options_.compares_values() && i < given.count; ++i)
     if (!((t[i] >= 0 && t[i] <= 1) || (t[i] == -1 && options_.ignores_unknown)))
       base::fail(
           base::Exit::data,
@@ -159,8 +183,9 @@ void ClassObjective::prepare_targets(const HostBatch& batch, const std::vector<M
     const float share = mixes[size_t(b)].share;
     const float *own = t + b * classes_, *other = t + mixing.partner(b) * classes_;
     for (int64_t c = 0; c < classes_; ++c)
-      out.f32()[b * classes_ + c] =
-          own[c] < 0 || other[c] < 0 ? -1 : share * own[c] + (1 - share) * other[c];
+      out.f32()[b * classes_ + c] = !options_.compares_values() && (own[c] < 0 || other[c] < 0)
+                                        ? -1
+                                        : share * own[c] + (1 - share) * other[c];
   }
 }
 
@@ -211,6 +236,7 @@ void ClassObjective::run(nn::Context& ctx, const Inputs& inputs, View logits, in
                                 .rows = ctx.batch,
                                 .columns = classes_,
                                 .kind = options_.loss,
+                                .beta = float(options_.beta),
                                 .scale = scale,
                                 .loss_scale = ctx.loss_scale});
     return;
@@ -223,6 +249,7 @@ void ClassObjective::run(nn::Context& ctx, const Inputs& inputs, View logits, in
                           .columns = classes_,
                           .kind = options_.loss,
                           .smoothing = float(options_.smoothing(classes_)),
+                          .beta = float(options_.beta),
                           .scale = scale,
                           .loss_scale = ctx.loss_scale};
   if (inputs.contains("other_label")) {

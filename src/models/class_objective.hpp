@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a classifier is trained to: a class of each image, or a number for each class; softmax or
-// sigmoid cross-entropy, with smoothing, mixes and labels that are not known (ssl.md 3.3).
+// sigmoid cross-entropy, with smoothing, mixes and labels that are not known (ssl.md 3.3); squared
+// or smooth absolute errors.
 #pragma once
 
 #include <string>
@@ -14,16 +15,22 @@
 namespace models {
 
 inline constexpr std::pair<const char*, kernels::ClassLoss> kClassLossNames[] = {
-    {"softmax", kernels::ClassLoss::softmax}, {"sigmoid", kernels::ClassLoss::sigmoid}};
+    {"softmax", kernels::ClassLoss::softmax},
+    {"sigmoid", kernels::ClassLoss::sigmoid},
+    {"mse", kernels::ClassLoss::squared},
+    {"smooth_l1", kernels::ClassLoss::smooth_l1}};
 
 // Keys of [model] about the loss.
 struct ClassLossOptions {
   kernels::ClassLoss loss = kernels::ClassLoss::softmax;
+  double beta = 1;
   double label_smoothing = 0;
   bool smooth_over_all = false;  // smoothing_over
   std::string targets{};         // field with a number for each class; "" = field label
   bool ignores_unknown = false;  // unknown
   void bind_loss(config::Table& t, int64_t num_classes);
+  // True if outputs are numbers, not scores of classes.
+  bool compares_values() const { return kernels::compares_values(loss); }
   // Returns label_smoothing e as class_xent defines it: e for the other classes together. Over all
   // classes, the published target is 1 - e + e / C of the own class and e / C of the others.
   double smoothing(int64_t num_classes) const {

@@ -178,6 +178,7 @@ void ClassifierModel::classify(nn::Context& ctx, const Inputs& inputs, View loss
                                .rows = n,
                                .columns = head_.out,
                                .kind = options_.loss,
+                               .beta = float(options_.beta),
                                .gradient = false});
   }
   ctx.arena.pop_low(start);
@@ -272,7 +273,10 @@ class ModelsLogitsPass : public LogitsPass {
   std::string name() const override { return "logits"; }
   std::vector<InputSpec> inputs() const override { return {model_.inputs(false).front()}; }
   int64_t classes() const override { return model_.num_classes(); }
-  bool exclusive() const override { return model_.exclusive(); }
+  Meaning meaning() const override {
+    if (model_.compares_values()) return Meaning::value;
+    return model_.exclusive() ? Meaning::softmax : Meaning::sigmoid;
+  }
   void prepare(const HostBatch& batch, const Inputs& into) const override {
     model_.take_images(batch, into);
   }
@@ -314,7 +318,7 @@ std::unique_ptr<EmbedPass> ClassifierModel::make_embed_pass(
 
 Registered classifier_row() {
   return {
-      "classifier", "a trunk and a linear head over classes, softmax or sigmoid cross-entropy",
+      "classifier", "a trunk and a linear head over classes, or of other numbers of an image",
       [] { return std::shared_ptr<config::Table::Variant>(std::make_shared<ClassifierOptions>()); },
       [](const config::Table::Variant& options,
          const MemoryOptions& memory) -> std::unique_ptr<Model> {

@@ -39,6 +39,7 @@ class ClassifierModel : public Model, public Classifier, public Embedder {
     View first, ones;  // inputs of op loss_sums: index of each example's loss, its weight 1
   };
   bool exclusive() const { return options_.loss == kernels::ClassLoss::softmax; }
+  bool compares_values() const { return options_.compares_values(); }
   std::vector<InputSpec> inputs(bool train) const;
   // Fills the buffer of images.
   void take_images(const HostBatch& batch, const Inputs& into) const;

@@ -15,6 +15,7 @@ struct Tap {
   std::string name;
   std::vector<int64_t> shape;  // of one image's features: [width] or [tokens, width]
   std::string doc;
+  bool whole = false;  // values are whole numbers, such as the number of a cluster
 
   int64_t count() const {
     int64_t n = 1;

@@ -27,6 +27,16 @@ Registered embedding_row(const char* name, const char* doc) {
 void check_views(config::Table& t, const char* name, const std::vector<int64_t>& views,
                  int64_t available);
 
+// Binds model.KEY: the number of classes of a label that preprocessing makes.
+void bind_made_classes(config::Table& t, const char* key, int64_t& classes, const char* doc);
+// Returns the parts of a model that finds a label which preprocessing made.
+EmbeddingParts find_label(const EmbeddingOptions& options, const EmbeddingNetwork& network,
+                          const MadeLabel& label);
+
+// Returns the parts of a model whose outputs are told from rows of a memory bank.
+EmbeddingParts find_in_bank(const EmbeddingOptions& options, const NceLossOptions& loss,
+                            const EmbeddingNetwork& network, ParameterList& list);
+
 // Throws Error(Exit::config) unless the last head has one output, which the loss reads.
 void need_one_output(const EmbeddingOptions& options, const EmbeddingNetwork& network);
 

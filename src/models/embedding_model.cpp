@@ -5,6 +5,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "models/cluster_embed_pass.hpp"
 #include "models/embedding_pass.hpp"
 #include "models/trunk_embed_pass.hpp"
 
@@ -30,9 +31,10 @@ void EmbeddingModel::check_joins() const {
   const int64_t joins = network_.joins();
   if (joins == 1) return;
   if (parts_.teacher)
-    base::fail(base::Exit::config,
-               "model.head: siamese_concat_view joins views, and this kind compares a teacher's "
-               "single views with them; leave it out");
+    base::fail(
+        base::Exit::config,
+        "model.head: a head joins views, and this kind compares a teacher's single views with "
+        "them; leave it out");
   if (views() % joins)
     base::fail(base::Exit::config,
                "model.head: towers = {} does not divide the {} views of an example; change it or "
@@ -57,11 +59,12 @@ std::map<std::string, FeatureSpec> EmbeddingModel::features() const {
   std::map<std::string, FeatureSpec> all;
   for (size_t g = 0; g < options_.views.groups.size(); ++g) {
     const int64_t size = options_.views.image_size[g];
-    all[ViewOptions::field(g)] = {.type = DType::f32,
-                                  .shape = {options_.views.groups[g], size, size, 3},
-                                  .key = "model.views",
-                                  .pixels = true,
-                                  .made_by = options_.views.ops()};
+    all[ViewOptions::field(g)] = {
+        .type = DType::f32,
+        .shape = {options_.views.groups[g], size, size, 3},
+        .key = "model.views",
+        .pixels = true,
+        .made_by = parts_.made_by.empty() ? options_.views.ops() : parts_.made_by};
   }
   if (parts_.loss->uses_index())
     all["index"] = {.type = DType::i32,
@@ -69,6 +72,13 @@ std::map<std::string, FeatureSpec> EmbeddingModel::features() const {
                     .key = "model.kind",
                     .below = parts_.loss->index_limit(),
                     .limit_key = "model.loss.samples"};
+  if (const MadeLabel* label = parts_.loss->label())
+    all[label->field] = {.type = DType::i32,
+                         .shape = {},
+                         .key = label->key,
+                         .below = label->classes,
+                         .limit_key = label->key,
+                         .made_by = label->made_by};
   // A model of one view reads images as they are, without a dimension of views.
   if (options_.views.count() == 1) all["image"] = single_image();
   return all;
@@ -99,12 +109,16 @@ std::optional<TeacherSpec> EmbeddingModel::teacher() const {
 
 std::vector<Tap> EmbeddingModel::taps() const {
   const int64_t size = options_.views.image_size[0];
-  return network_.trunk().taps(size, size);
+  std::vector<Tap> all = network_.trunk().taps(size, size);
+  for (Tap& tap : cluster_taps(*this)) all.push_back(std::move(tap));
+  return all;
 }
 
 std::unique_ptr<EmbedPass> EmbeddingModel::make_embed_pass(
     const std::vector<std::string>& taps) const {
   const int64_t size = options_.views.image_size[0];
+  for (const Tap& tap : chosen_taps(this->taps(), taps))
+    if (tap.whole) return make_cluster_embed_pass(*this, images("image", 1, 0), size, taps);
   return make_trunk_embed_pass(network_.trunk(), images("image", 1, 0), size, size, taps);
 }
 
@@ -153,6 +167,7 @@ std::vector<InputSpec> EmbeddingModel::inputs() const {
   if (parts_.loss->uses_index()) specs.push_back({"index", DType::i32, 1});
   if (const int64_t n = parts_.loss->negatives())
     specs.push_back({"negatives", DType::i32, outputs() * n});
+  if (parts_.loss->label()) specs.push_back({"labels", DType::i32, 1});
   return specs;
 }
 
@@ -202,6 +217,23 @@ void EmbeddingModel::prepare(const HostBatch& batch, base::Stream stream,
   if (teacher_has_images())
     copy_views(batch, 0, parts_.teacher->views, into.at("teacher_image").host);
   prepare_places(batch, stream, into);
+  prepare_labels(batch, into);
+}
+
+void EmbeddingModel::prepare_labels(const HostBatch& batch, const Inputs& into) const {
+  const MadeLabel* label = parts_.loss->label();
+  if (!label) return;
+  const View given = batch.features.at(label->field);
+  for (int64_t b = 0; b < batch.examples; ++b) {
+    const int32_t number = given.i32()[b];
+    if (number < 0 || number >= label->classes)
+      base::fail(base::Exit::data,
+                 "field '{}' of the example at position {} holds {}, which is not in [0, {}) ({}); "
+                 "set the key to the number that {} has",
+                 label->field, batch.first_position + b, number, label->classes, label->key,
+                 label->made_by);
+    into.at("labels").host.i32()[b] = number;
+  }
 }
 
 // Fills in the places of examples in their data set, and draws places of negatives.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A model that learns from embeddings of several views of each image, without labels: a network, a
 // loss over the whole global batch and perhaps a teacher. The kinds simclr, moco, swav,
-// barlow_twins, dino and npid are rows that choose these parts.
+// barlow_twins, dino, npid, rotnet, jigsaw,
+// deepcluster_v2 and pirl are rows that choose these parts.
 #pragma once
 
 #include "models/embedder.hpp"
@@ -31,6 +32,7 @@ struct EmbeddingParts {
   std::unique_ptr<EmbeddingLoss> loss;
   std::string loss_doc, loss_unit = "nats";
   std::vector<int64_t> student_views;  // of group 0 that the network sees; empty: all
+  std::string made_by{};  // ops that make the views, for messages; "": those of ViewOptions
   std::optional<TeacherPlan> teacher;
 };
 
@@ -93,6 +95,7 @@ class EmbeddingModel : public Model, public Embedder {
   void copy_views(const HostBatch& batch, size_t group, const std::vector<int64_t>& views,
                   const View& into) const;
   void prepare_places(const HostBatch& batch, base::Stream stream, const Inputs& into) const;
+  void prepare_labels(const HostBatch& batch, const Inputs& into) const;
 
   EmbeddingOptions options_;
   ParameterList list_;

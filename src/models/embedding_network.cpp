@@ -59,9 +59,12 @@ void EmbeddingOptions::bind(config::Table& t) {
 
 int64_t EmbeddingOptions::rows_of_example() const {
   int64_t rows = views.count();
-  for (const HeadOptions& head : heads)
+  for (const HeadOptions& head : heads) {
     if (const auto* concat = dynamic_cast<const ConcatHeadOptions*>(head.options.get()))
       rows /= std::max<int64_t>(1, concat->towers);
+    if (const auto* joining = dynamic_cast<const PatchHeadOptions*>(head.options.get()))
+      rows /= 1 + std::max<int64_t>(0, joining->patches);
+  }
   return rows;
 }
 

@@ -126,12 +126,14 @@ class EmbeddingPass : public CoupledPass {
     if (model_.loss().uses_index()) part.index = ctx.arena.save(n, DType::i32);
     if (const int64_t k = model_.loss().negatives())
       part.negatives = ctx.arena.save(n * model_.outputs() * k, DType::i32);
+    if (model_.loss().label()) part.labels = ctx.arena.save(n, DType::i32);
   }
 
   void run_forward(nn::Context& ctx, const Inputs& inputs, StepEmbeddings::Part& part) {
     if (!part.index.none()) device::copy(part.index, inputs.at("index").device, ctx.queue);
     if (!part.negatives.none())
       device::copy(part.negatives, inputs.at("negatives").device, ctx.queue);
+    if (!part.labels.none()) device::copy(part.labels, inputs.at("labels").device, ctx.queue);
     // A teacher that runs first needs no memory beside the activations of the network.
     const TeacherPlan* plan = model_.teacher_plan();
     const bool teacher_first = plan && !plan->starts_from_first_pass;

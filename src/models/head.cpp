@@ -197,9 +197,11 @@ std::unique_ptr<Head> make(const Options& options, const std::string& path, int6
 const std::vector<Kind>& kinds() {
   static const std::vector<Kind> all = {
       kind<MlpHeadOptions, make<MlpHead, MlpHeadOptions>>("mlp"),
-      kind<SwavHeadOptions, make_swav_head>("swav"), kind<DinoHeadOptions, make_dino_head>("dino"),
+      kind<SwavHeadOptions, make_swav_head>("swav"),
+      kind<DinoHeadOptions, make_dino_head>("dino"),
       kind<EvalMlpHeadOptions, make<EvalMlpHead, EvalMlpHeadOptions>>("eval_mlp"),
-      kind<ConcatHeadOptions, make<ConcatHead, ConcatHeadOptions>>("siamese_concat_view")};
+      kind<ConcatHeadOptions, make<ConcatHead, ConcatHeadOptions>>("siamese_concat_view"),
+      kind<PatchHeadOptions, make_patch_head>("image_and_patches")};
   return all;
 }
 const Kind& kind_of(const std::string& name) {

@@ -52,6 +52,15 @@ void ConcatHeadOptions::bind(config::Table& t) {
   t.key("towers", towers, "consecutive rows whose features are joined").min(1).on_resume(never);
 }
 
+void PatchHeadOptions::bind(config::Table& t) {
+  t.key("patches", patches, "rows of patches that follow the row of the image")
+      .min(1)
+      .on_resume(never);
+  t.table("patch", patch, "products of each patch");
+  t.table("joined", joined, "products of the results of all patches, one behind the other");
+  t.table("image", image, "products of the image");
+}
+
 void SwavHeadOptions::bind(config::Table& t) {
   bind_layers(t, layers);
   t.key("prototypes", prototypes, "number of prototypes of each set")

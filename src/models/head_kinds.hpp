@@ -29,6 +29,17 @@ struct ConcatHeadOptions : config::Table::Variant {
   void bind(config::Table& t) override;
 };
 
+// For an image and its patches, whose rows stand together, the image first: products of each patch
+// (patch.0, ...), products of all patches joined (joined.0, ...), products of the image (image.0,
+// ...). Outputs: the embedding of the patches, and that of the image.
+struct PatchHeadOptions : config::Table::Variant {
+  int64_t patches = 9;
+  MlpHeadOptions patch, joined, image;
+  void bind(config::Table& t) override;
+};
+std::unique_ptr<Head> make_patch_head(const PatchHeadOptions& options, const std::string& path,
+                                      int64_t in, ParameterList& list);
+
 // Products (projection_head.0, ...), then rows of unit length, then their products with prototypes
 // [K, width] (prototypes0, ...). Outputs: the embedding, if wanted, and the scores of each set of
 // prototypes.

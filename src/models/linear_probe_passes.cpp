@@ -110,7 +110,7 @@ class OneProbeLogitsPass : public ProbePass<LogitsPass> {
       : ProbePass(model, "logits", probe) {}
   std::vector<InputSpec> inputs() const override { return {model_.inputs().front()}; }
   int64_t classes() const override { return model_.num_classes(); }
-  bool exclusive() const override { return true; }
+  Meaning meaning() const override { return Meaning::softmax; }
   void prepare(const HostBatch& batch, const Inputs& into) const override {
     model_.take_images(batch, into);
   }

@@ -18,22 +18,7 @@ struct NpidOptions : EmbeddingOptions {
                                    rows_of_example()));
   }
   EmbeddingParts parts(const EmbeddingNetwork& network, ParameterList& list) const {
-    const size_t outputs = network.widths().size();
-    if (outputs != loss.loss_weights.size())
-      base::fail(base::Exit::config,
-                 "model.loss.loss_weights: has {} numbers for {} outputs of the head; give one "
-                 "for each",
-                 loss.loss_weights.size(), outputs);
-    for (const int64_t width : network.widths())
-      if (width != network.widths().front())
-        refuse_last_head(
-            fmt::format("has outputs of {} values, and all must have the width of the "
-                        "memory's rows; end with a head of kind mlp",
-                        fmt::join(network.widths(), ", ")));
-    return {.loss = make_nce_loss(loss, network.widths().front(), list),
-            .loss_doc = "loss of telling an image from random rows of the memory bank",
-            .student_views = {},
-            .teacher = {}};
+    return find_in_bank(*this, loss, network, list);
   }
 };
 

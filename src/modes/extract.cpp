@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // --mode extract: writes the features of every sample of a data set at named taps of the encoder
 // ([extract]) into one HDF5 file:
-//   /features/TAP    [samples, width] or [samples, tokens, width]
+//   /features/TAP    [samples, width] or [samples, tokens, width], or i32 [samples] of clusters
 //   /key, /sample    the samples, and /label [samples] if the set has such a field
 //   /made_from       JSON text of everything that decides the numbers
 #include <cmath>
@@ -24,6 +24,7 @@ struct WrittenTap {
   std::vector<float> values;  // of a batch
 
   std::vector<int64_t> shape() const {
+    if (tap.whole) return {};
     return pooled ? std::vector<int64_t>{tap.shape.back()} : tap.shape;
   }
 };
@@ -52,14 +53,17 @@ class FeatureRows : public RowMaker {
     for (const WrittenTap& t : taps_)
       out.push_back(
           {.name = "/features/" + t.tap.name,
-           .type = options_.half ? io::H5Type::half : io::H5Type::f32,
+           .type = t.tap.whole     ? io::H5Type::i32
+                   : options_.half ? io::H5Type::half
+                                   : io::H5Type::f32,
            .shape = t.shape(),
            .attributes = {
                {"tap", t.tap.name},
                {"doc", t.tap.doc},
                {"pool", std::string(t.pooled ? "mean" : "none")},
-               {"rounding", std::string(options_.half ? "to the nearest float16, ties to even"
-                                                      : "none: float32 as computed")}}});
+               {"rounding", std::string(t.tap.whole     ? "none: whole numbers"
+                                        : options_.half ? "to the nearest float16, ties to even"
+                                                        : "none: float32 as computed")}}});
     return out;
   }
   std::map<std::string, std::string> made_from() const override {
@@ -102,6 +106,11 @@ class FeatureRows : public RowMaker {
       if (!std::isfinite(value))
         base::fail(base::Exit::nonfinite, "{}: tap {} gives {}, which is no finite number",
                    batch.name(i), t.tap.name, value);
+    if (t.tap.whole) {
+      const auto number = int32_t(values[0]);
+      bytes.append(reinterpret_cast<const char*>(&number), sizeof number);
+      return;
+    }
     if (!options_.half) {
       bytes.append(reinterpret_cast<const char*>(values.data()), values.size_bytes());
       return;

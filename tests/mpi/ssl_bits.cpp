@@ -24,6 +24,7 @@ struct Kind {
   const char* model;                   // further keys of [model]
   bool everywhere;                     // on all meshes, not only on some
   bool splits = true;                  // passes may split the batch
+  int64_t samples = 96;
 };
 const std::vector<Kind> kKinds = {
     {"simclr",
@@ -79,6 +80,31 @@ const std::vector<Kind> kKinds = {
      "[[model.head]]\nkind = 'siamese_concat_view'\ntowers = 2\n"
      "[[model.head]]\nkind = 'mlp'\nlayers = [8]\n",
      false},
+    {"pirl",
+     {1, 2},
+     {16, 8},
+     "loss = { samples = 96, negatives = 20 }\n"
+     "[[model.head]]\nkind = 'image_and_patches'\npatches = 2\npatch = { layers = [6] }\n"
+     "joined = { layers = [8] }\nimage = { layers = [8] }\n",
+     false},
+    {"deepcluster_v2",
+     {2},
+     {16},  // batches of 32 and 40 samples: clusters at steps 3 and 4
+     "loss = { samples = 40, clusters = [7, 5, 3], kmeans_iterations = 2 }\n"
+     "[[model.head]]\nkind = 'mlp'\nlayers = [12, 8]\nrelu = true\n",
+     false,
+     true,
+     40},
+    {"rotnet", {1}, {16}, "[[model.head]]\nkind = 'mlp'\nlayers = [4]\n", false},
+    {"jigsaw",
+     {4},
+     {8},
+     "permutations = 24\n"
+     "[[model.head]]\nkind = 'mlp'\nlayers = [6]\nrelu = true\nbare_last = false\n"
+     "batch_norm = { on = true, group_examples = 4 }\n"
+     "[[model.head]]\nkind = 'siamese_concat_view'\ntowers = 4\n"
+     "[[model.head]]\nkind = 'mlp'\nlayers = [24]\n",
+     false},
 };
 
 struct Deck {
@@ -117,7 +143,7 @@ step::EngineOptions options_of(const Kind& kind, const tests::Case& c) {
 // Images of the examples at [first, first + n), a pure function of the position.
 struct MadeViews {
   std::vector<std::vector<float>> images;
-  std::vector<int32_t> index;
+  std::vector<int32_t> index, label;
   models::HostBatch host;
   MadeViews(const Kind& kind, int64_t first, int64_t n) : images(kind.groups.size()) {
     for (size_t g = 0; g < kind.groups.size(); ++g) {
@@ -131,8 +157,10 @@ struct MadeViews {
     }
     host.examples = n;
     host.first_position = first;
-    for (int64_t i = 0; i < n; ++i) index.push_back(int32_t((first + i) * 7 % 96));
+    for (int64_t i = 0; i < n; ++i) index.push_back(int32_t((first + i) * 7 % kind.samples));
     host.features["index"] = device::view(index.data(), n);
+    for (int64_t i = 0; i < n; ++i) label.push_back(int32_t((first + i) * 5 % 4));
+    host.features["rotation"] = host.features["permutation"] = device::view(label.data(), n);
   }
 };
 

@@ -69,6 +69,18 @@ KINDS = {
              + head("dino", "prototypes = 11\nhidden = 12\nbottleneck = 8\n"), CROPS),
     "npid": ('kind = "npid"\nviews = [1]\nimage_size = [16]\nloss = { samples = 40, negatives = 20 }\n' + TRUNK
              + head("mlp", "layers = [8]\n"), 'resize(16) | index | value_range(-1, 1) | keep("image", "index")'),
+    "deepcluster_v2": ('kind = "deepcluster_v2"\nviews = [2]\nimage_size = [16]\nloss = { samples = 40, clusters = [7, 5], '
+                       'kmeans_iterations = 2 }\n' + TRUNK + head("mlp", "layers = [8]\n"),
+                       'index | copies(2) | random_resized_crop(16) | value_range(-1, 1) | keep("image", "index")'),
+    "pirl": ('kind = "pirl"\nviews = [1, 4]\nimage_size = [16, 8]\nloss = { samples = 40, negatives = 20 }\n' + TRUNK
+             + head("image_and_patches", "patches = 4\npatch = { layers = [6] }\njoined = { layers = [8] }\nimage = { layers = [8] }\n"),
+             'index | multi_crop([1, 1], [16, 20]) | patches(2, 2, key="image1") | shuffle_patches(0, 4, key="image1") '
+             '| value_range(-1, 1) | keep("image", "image1", "index")'),
+    "rotnet": ('kind = "rotnet"\nviews = [1]\nimage_size = [16]\n' + TRUNK + head("mlp", "layers = [4]\n"),
+               'rotate | resize(16) | value_range(-1, 1) | keep("image", "rotation")'),
+    "jigsaw": ('kind = "jigsaw"\nviews = [4]\nimage_size = [8]\npermutations = 24\n' + TRUNK
+               + head("mlp", "layers = [6]\n" + NORM) + head("siamese_concat_view", "towers = 4\n") + head("mlp", "layers = [24]\n"),
+               'resize(20) | patches(2, 2) | shuffle_patches(24, 4) | value_range(-1, 1) | keep("image", "permutation")'),
     "linear_probe": ('kind = "linear_probe"\nimage_size = 16\nnum_classes = 5\ntrunk = { kind = "resnet", depth = 18, width = 4 }\n'
                      '[[model.probe]]\ntap = "res4"\nhead = { kind = "eval_mlp", channels = 16, layers = [5], ' + NORM.strip() + " }\n"
                      '[[model.probe]]\ntap = "flatten"\nhead = { kind = "mlp", layers = [5] }\n', ONE),

@@ -8,6 +8,9 @@ import re
 import shutil
 import signal
 
+import h5py
+import numpy as np
+
 import processes
 from live_harness import LiveTest
 from ssl_harness import KINDS, SelfSupervised
@@ -20,7 +23,8 @@ STEPS = 16
 STATES = {"simclr": ["params/trunk/bn1.running_mean", "params/head/clf.1.running_var"], "moco": ["params/loss/queue", "teacher/trunk/"],
           "swav": ["params/loss/local_emb_queue"], "swav_teacher": ["teacher/head/prototypes0"],
           "barlow_twins": ["params/head/clf.1.running_mean"], "dino": ["params/loss/center", "teacher/trunk/bn1.running_var"],
-          "npid": ["params/loss/memory"], "linear_probe": ["params/head/channel_bn.running_mean"]}
+          "npid": ["params/loss/memory"], "deepcluster_v2": ["params/loss/memory1", "params/loss/centroids0"],
+          "pirl": ["params/loss/memory", "params/head/joined.0.weight"], "rotnet": ["params/head/clf.0.weight"], "jigsaw": ["params/head2/clf.0.weight"], "linear_probe": ["params/head/channel_bn.running_mean"]}
 
 
 class Resume(SelfSupervised, LiveTest):
@@ -51,6 +55,25 @@ class Resume(SelfSupervised, LiveTest):
             self.assertEqual(job.returncode, 75 if way == "stop" else -signal.SIGKILL)
         return job.returncode != 0
 
+    def check_clusters(self, name, folder, tensors):
+        """The number of each sample's cluster, against NumPy on the features and the tensors of the run."""
+        single = (f'\n[data.single]\nkind = "webdataset"\npath = "{self.data}/images.tar"\nfields = {{ image = "png" }}\n'
+                  'preprocess = \'decode | resize(16) | value_range(-1, 1) | keep("image")\'\n[checkpoint]')
+        deck = self.deck(self.changed(("[checkpoint]", single)))
+        self.expect(0, args=[deck, "--dir", folder, "--mode", "extract", "--set", "extract.data=single",
+                             "--set", 'extract.taps=["cluster0", "flatten"]'], ranks=2)
+        with h5py.File(folder + "/extract/single.h5") as f:
+            got, features = f["features/cluster0"][:], f["features/flatten"][:].astype(np.float64)
+        self.assertEqual((got.shape, got.dtype), ((40,), np.int32))
+        if name != "deepcluster_v2":
+            return
+        def values(path):
+            return np.frombuffer(tensors["params/" + path], np.float32).astype(np.float64)
+        embedded = features @ values("head/clf.0.weight").reshape(8, -1).T + values("head/clf.0.bias")
+        scores = embedded @ values("loss/centroids0").reshape(7, 8).T
+        np.testing.assert_array_equal(got, scores.argmax(axis=1))
+        self.assertGreater(len(set(got)), 1)
+
     def test_each_kind(self):
         chance = random.Random(SEED)
         seldom = ["--set", f"checkpoint.every_steps={STEPS}"]  # saves time where no job is ended
@@ -60,6 +83,8 @@ class Resume(SelfSupervised, LiveTest):
                 straight = f"{self.folder}/{name}"
                 self.expect(0, args=[self.deck(), "--dir", straight, *seldom])
                 want, rows = self.outcome(straight)
+                if name in ("swav", "deepcluster_v2"):
+                    self.check_clusters(name, straight, want)
                 for state in STATES[name]:
                     self.assertTrue([path for path in want if path.startswith(state)], (state, sorted(want)))
                 first, second = ((2, 4), (2, 1), (4, 2))[number % 3]

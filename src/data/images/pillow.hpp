@@ -29,6 +29,9 @@ struct Box {
 // bilinear one, whose kernel widens when it shrinks. `to` may not overlap `from`.
 void resize(const Image& from, const Box& box, const Image& to);
 void mirror(const Image& image);  // left to right
+// Turns the pixels of `from` counter-clockwise about the middle, into `to` of the same size.
+// Corners that nothing covers become black. 0 <= degrees < 360.
+void rotate(const Image& from, double degrees, const Image& to);
 // Blurs by three box filters in each direction. The radius is the deviation of the Gaussian.
 void gaussian_blur(const Image& image, float radius);
 // Blends the image with a smoothed one: 0 = smooth, 1 = unchanged, 2 = sharp.

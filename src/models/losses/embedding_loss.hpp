@@ -10,6 +10,7 @@
 // backward with the gradients. All ranks must call in the same order.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,7 @@ struct StepEmbeddings {
     std::vector<View> terms;  // result, f32 [n] for each of EmbeddingLoss::terms(), or empty
     View index;               // i32 [n]: place of the example in its data set, if uses_index()
     View negatives;  // i32 [n, outputs, K]: places in the data set, if negatives() is K > 0
+    View labels;     // i32 [n], if label() names a field
   };
   int64_t examples = 0;                         // of the global batch
   int64_t views = 0, teacher_views = 0;         // of an example
@@ -46,6 +48,14 @@ struct LossTerm {
   std::string name, unit, doc;
 };
 
+// A label that preprocessing makes for each example.
+struct MadeLabel {
+  std::string field;  // i32 [], in [0, classes)
+  int64_t classes = 0;
+  std::string key;      // key of the deck that sets their number
+  std::string made_by;  // the op that makes it, for messages
+};
+
 class EmbeddingLoss {
  public:
   virtual ~EmbeddingLoss() = default;
@@ -56,6 +66,17 @@ class EmbeddingLoss {
   virtual int64_t index_limit() const { return 0; }
   // Returns the number of negatives that each output of an example needs, or 0.
   virtual int64_t negatives() const { return 0; }
+  // Returns the label that Part::labels holds, or null.
+  virtual const MadeLabel* label() const { return nullptr; }
+  // Returns the number of clusters of each set to which embeddings belong; none: there are none.
+  virtual std::vector<int64_t> clusters() const { return {}; }
+  // Returns how near rows of the head's outputs are to the clusters of a set, f32 [ctx.batch,
+  // clusters]; the largest score is that of a row's own cluster. One row of an example, in a
+  // forward pass. May be a temporary.
+  virtual View cluster_scores(nn::Context& /*ctx*/, size_t /*set*/,
+                              std::span<const View> /*outputs*/) const {
+    return {};
+  }
   // Throws Error(Exit::config) if the loss cannot have a global batch of so many examples. The
   // message names the key, its value and the way out.
   virtual void check_batch(int64_t /*examples*/) const {}

@@ -81,4 +81,20 @@ struct NceLossOptions {
 std::unique_ptr<EmbeddingLoss> make_nce_loss(const NceLossOptions& options, int64_t width,
                                              ParameterList& list);
 
+// DeepCluster-v2 (ssl.md 3.8). Output 0 is the embedding. States: loss/memory{a} [samples, width]
+// of each memory view, loss/centroids{h} [clusters, width]. The first epoch fills the memory.
+struct DeepclusterLossOptions {
+  int64_t samples = 0, kmeans_iterations = 10;
+  std::vector<int64_t> clusters = {3000, 3000, 3000}, memory_views = {0, 1};
+  double temperature = 0.1;
+  void bind(config::Table& t);
+};
+std::unique_ptr<EmbeddingLoss> make_deepcluster_loss(const DeepclusterLossOptions& options,
+                                                     int64_t width, ParameterList& list);
+// Returns `count` different rows of the memory, which are the first centroids.
+std::vector<int32_t> rows_of_centroids(const base::Stream& stream, int64_t count, int64_t samples);
+
+// Cross-entropy of output 0 with a label that preprocessing made: of one row of an example.
+std::unique_ptr<EmbeddingLoss> make_label_loss(const MadeLabel& label);
+
 }  // namespace models

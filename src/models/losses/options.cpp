@@ -100,6 +100,30 @@ double DinoLossOptions::teacher_temperature_at(int64_t step) const {
   return teacher_temperature_start + share * (teacher_temperature - teacher_temperature_start);
 }
 
+void DeepclusterLossOptions::bind(config::Table& t) {
+  t.key("samples", samples, "rows of the memory: samples of the training data set")
+      .required()
+      .min(2)
+      .max(INT32_MAX)
+      .on_resume(never);
+  t.key("clusters", clusters, "clusters of each set; the sets take the memory views in turn")
+      .min(1)
+      .max(1 << 24)
+      .on_resume(never)
+      .check([this]() -> std::string {
+        if (clusters.empty() || clusters.size() > 64) return "needs 1 to 64 sets";
+        const int64_t most = *std::max_element(clusters.begin(), clusters.end());
+        return most > samples
+                   ? fmt::format("{} clusters of {} samples (model.loss.samples)", most, samples)
+                   : "";
+      });
+  t.key("kmeans_iterations", kmeans_iterations, "rounds of k-means at the start of an epoch")
+      .min(0)
+      .max(1000);
+  bind_views(t, "memory_views", memory_views, "views whose embeddings the memory keeps");
+  t.key("temperature", temperature, "cosines are divided by it").min(kLeastTemperature);
+}
+
 void NceLossOptions::bind(config::Table& t) {
   t.key("samples", samples, "rows of the memory: samples of the training data set")
       .required()

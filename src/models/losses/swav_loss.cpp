@@ -31,6 +31,15 @@ class SwavLoss : public EmbeddingLoss {
 
   void run(nn::Context& ctx, const StepEmbeddings& step) const override;
 
+  std::vector<int64_t> clusters() const override {
+    std::vector<int64_t> out;
+    for (const Prototypes& p : prototypes_) out.push_back(p.count);
+    return out;
+  }
+  View cluster_scores(nn::Context&, size_t set, std::span<const View> outputs) const override {
+    return outputs[1 + set];
+  }
+
  private:
   // A set of prototypes, with the numbers of its parameters.
   struct Prototypes {

@@ -302,7 +302,8 @@ TEST(Style, OnlyModelsAndCaptionDataSpeakOfCaptions) {
 TEST(Style, OnlyModelsSpeakOfSelfSupervision) {
   expect_words_of_models(
       {"src"},
-      std::regex("simclr|moco|swav|\\bdino|barlow|npid|prototype|sinkhorn|infonce|memory bank",
+      std::regex("simclr|moco|swav|\\bdino|barlow|npid|rotnet|jigsaw|\\bpirl|deepcluster|prototype|"
+                 "sinkhorn|infonce|memory bank",
                  std::regex::icase),
       {{"torch_names", "names of parameters in files of published programs"},
        {"init_options", "names of these programs, in the help"}});

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <set>
 
 #include "data/ops/pipeline.hpp"
 #include "support.hpp"
@@ -186,6 +187,106 @@ TEST(Views, ScalingOfAllGroupsMayBeLeftOut) {
   EXPECT_FALSE(Pipeline("copies(2) | normalize(outkey='x')", kDecoded, {}).byte_scale("image"));
 }
 
+// The numbers are those of Pillow 9.4: Image.rotate(degrees) of the pixels.
+TEST(Views, RotateAsPillowDoes) {
+  // An image of 4 x 6; fifths of a turn take the nearest pixels.
+  const std::map<int64_t, std::vector<int>> wide = {
+      {5, {0, 9, 30, 48, 48, 69, 0, 9, 27, 45, 63, 0, 0, 6, 24, 42, 60, 0, 0, 21, 21, 39, 60, 0}},
+      {4, {0, 12, 30, 48, 66, 0, 0, 9, 27, 45, 63, 0, 0, 6, 24, 42, 60, 0, 0, 3, 21, 39, 57, 0}}};
+  for (const auto& [angles, red] : wide) {
+    Array image(DType::u8, {4, 6, 3});
+    for (int i = 0; i < 72; ++i) image.u8()[i] = uint8_t(i);
+    Array out(DType::u8, {4, 6, 3});
+    pillow::rotate({image.u8(), 4, 6}, 360.0 / double(angles), {out.u8(), 4, 6});
+    for (size_t i = 0; i < red.size(); ++i) EXPECT_EQ(int(out.u8()[i * 3]), red[i]) << angles;
+  }
+  // Quarter turns of a square move its pixels: source row and column of pixel (y, x).
+  std::map<int32_t, int> seen;
+  for (int64_t position = 0; position < 400; ++position) {
+    const Sample s = made_by("rotate", position, 0, 5, 5);
+    const int32_t turn = *array_in(s, "rotation").i32();
+    ++seen[turn];
+    const Array& a = array_in(s, "image");
+    for (int y = 0; y < 5; ++y)
+      for (int x = 0; x < 5; ++x) {
+        const int row = turn == 0   ? y
+                        : turn == 1 ? x
+                        : turn == 2 ? 4 - y
+                                    : 4 - x,
+                  column = turn == 0   ? x
+                           : turn == 1 ? 4 - y
+                           : turn == 2 ? 4 - x
+                                       : y;
+        ASSERT_EQ(int(a.u8()[(y * 5 + x) * 3]), row) << turn;
+        ASSERT_EQ(int(a.u8()[(y * 5 + x) * 3 + 1]), column) << turn;
+      }
+  }
+  ASSERT_EQ(seen.size(), 4u);
+  for (const auto& [turn, times] : seen) EXPECT_NEAR(times, 100, 35) << turn;  // 4 deviations
+  EXPECT_EQ(
+      text_of(Pipeline("rotate(8, label='turn') | random_resized_crop(6)", kDecoded, {}).spec()),
+      "image u8 [6,6,3], turn i32 []");
+}
+
+TEST(Views, PatchesLieInTheirCells) {
+  std::set<int> rows, columns;
+  for (int64_t position = 0; position < 60; ++position) {
+    const Sample s = made_by("patches(jitter=4)", position, 0, 31, 33);
+    const Array& a = array_in(s, "image");
+    ASSERT_EQ(text_of(a.shape), "[9,6,6,3]");
+    for (int i = 0; i < 3; ++i)
+      for (int j = 0; j < 3; ++j) {
+        const uint8_t* patch = a.u8() + (i * 3 + j) * 6 * 6 * 3;
+        const int row = patch[0] - j * 10, column = patch[1] - i * 10;
+        rows.insert(row);
+        columns.insert(column);
+        for (int p = 0; p < 36; ++p) {
+          ASSERT_EQ(int(patch[p * 3]), patch[0] + p / 6);
+          ASSERT_EQ(int(patch[p * 3 + 1]), patch[1] + p % 6);
+        }
+      }
+  }
+  EXPECT_EQ(rows, (std::set<int>{0, 1, 2, 3})) << "a patch moves by less than the jitter";
+  EXPECT_EQ(columns, rows);
+  EXPECT_EQ(
+      text_of(
+          Pipeline("multi_crop([1, 1], [224, 255]) | patches(key='image1')", kDecoded, {}).spec()),
+      "image u8 [1,224,224,3], image1 u8 [9,64,64,3]");
+}
+
+// The orders of nine patches: all differ, and at each place every patch stands equally often, so no
+// set of as many has a larger mean distance.
+TEST(Views, ShuffledPatchesTellTheirOrder) {
+  std::map<int32_t, std::vector<int>> orders;
+  for (int64_t position = 0; position < 1500; ++position) {
+    const Sample s =
+        made_by("patches(jitter=0) | shuffle_patches(permutations=90)", position, 0, 9, 9);
+    const Array& a = array_in(s, "image");
+    std::vector<int> order;
+    for (int i = 0; i < 9; ++i) {
+      const uint8_t* first = a.u8() + i * 3 * 3 * 3;
+      order.push_back(int(first[1]) / 3 * 3 + int(first[0]) / 3);
+    }
+    const int32_t label = *array_in(s, "permutation").i32();
+    const auto [known, fresh] = orders.emplace(label, order);
+    ASSERT_TRUE(fresh || known->second == order) << label;
+  }
+  ASSERT_EQ(orders.size(), 90u);
+  std::set<std::vector<int>> different;
+  std::map<std::pair<size_t, int>, int> times;
+  for (const auto& [label, order] : orders) {
+    different.insert(order);
+    for (size_t i = 0; i < 9; ++i) ++times[{i, order[i]}];
+  }
+  EXPECT_EQ(different.size(), 90u);
+  const Sample any = made_by("patches(jitter=0) | shuffle_patches(0)", 3, 0, 9, 9);
+  EXPECT_FALSE(any.contains("permutation")) << "any order has no number";
+  EXPECT_NE(view_bytes(array_in(any, "image")),
+            view_bytes(array_in(made_by("patches(jitter=0)", 3, 0, 9, 9), "image")));
+  ASSERT_EQ(times.size(), 81u);
+  for (const auto& [place, count] : times) EXPECT_EQ(count, 10);
+}
+
 TEST(Views, IndexIsTheNumberInTheSet) {
   Pipeline pipeline("index(key='number') | keep('number')", kDecoded, {});
   Sample sample;
@@ -221,6 +322,13 @@ TEST(Views, BadArgumentsNameTheWayOut) {
   bad("solarize(threshold=300)", {"threshold is 300", "0 to 256"});
   bad("normalize(mean=[1, 2])", {"mean has 2 numbers"});
   bad("normalize(std=0)", {"std holds 0"});
+  bad("rotate(1)", {"1 angles", "2 to 360"});
+  bad("copies(2) | rotate", {"u8 [2,?,?,3]", "put rotate before the op that makes views"});
+  bad("patches(side=1)", {"1 patches a side", "2 to 16"});
+  bad("random_resized_crop(60) | patches", {"[60,60,3]", "cells of 20 pixels", "jitter = 21"});
+  bad("copies(2) | patches", {"u8 [2,?,?,3], not an image"});
+  bad("copies(4) | shuffle_patches", {"not 9 views", "argument patches"});
+  bad("copies(4) | shuffle_patches(patches=4)", {"2000 permutations", "2 to 24 of 4 patches"});
 }
 
 }  // namespace

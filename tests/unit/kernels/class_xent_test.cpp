@@ -3,6 +3,8 @@
 // smoothing, blends of two labels, ranks.
 #include "kernels/class_xent.hpp"
 
+#include <array>
+
 #include "xent_rig.hpp"
 
 COVERS(class_xent);
@@ -22,10 +24,12 @@ struct Case {
   std::vector<float> shares{};
 
   std::string text() const {
-    return fmt::format("{} x {}, {}, smoothing {}, blends {}", rows, columns,
-                       kind == ClassLoss::softmax ? "softmax" : "sigmoid", smoothing, blends);
+    return fmt::format("{} x {}, {}, smoothing {}, blends {}", rows, columns, int(kind), smoothing,
+                       blends);
   }
 };
+
+constexpr double kBeta = 0.75;
 
 struct Reference {
   std::vector<double> loss, gradient;
@@ -47,6 +51,19 @@ Reference reference(const std::vector<double>& x, const Case& c) {
       const double share = c.blends ? double(c.shares[size_t(r)]) : 1;
       const double q =
           share * smoothed(c.labels[size_t(r)], k) + (1 - share) * smoothed(c.others[size_t(r)], k);
+      if (compares_values(c.kind)) {
+        const double e = z[k] - q, n = double(c.columns), linear = std::abs(e) - kBeta / 2;
+        const bool small = std::abs(e) < kBeta;
+        out.loss[size_t(r)] += (c.kind == ClassLoss::squared ? e * e
+                                : small                      ? e * e / (2 * kBeta)
+                                                             : linear) /
+                               n;
+        out.gradient[size_t(r * c.columns + k)] = (c.kind == ClassLoss::squared ? 2 * e
+                                                   : small                      ? e / kBeta
+                                                           : (e > 0 ? 1 : -1)) /
+                                                  n;
+        continue;
+      }
       const double p =
           c.kind == ClassLoss::softmax ? std::exp(z[k]) / total : 1 / (1 + std::exp(-z[k]));
       out.loss[size_t(r)] -=
@@ -59,18 +76,20 @@ Reference reference(const std::vector<double>& x, const Case& c) {
 
 std::vector<Case> cases() {
   std::vector<Case> out;
-  for (auto [rows, columns] :
-       {std::pair<int64_t, int64_t>{0, 5}, {1, 1}, {4, 2}, {7, 99}, {3, 1000}, {2, 3001}})
-    for (ClassLoss kind : {ClassLoss::softmax, ClassLoss::sigmoid})
-      for (float smoothing : {0.0f, 0.1f})
-        for (bool blends : {false, true}) {
-          if (columns == 1 && smoothing > 0) continue;
-          Case c{rows, columns, kind, smoothing, blends};
-          for (int64_t r = 0; r < rows; ++r)
-            c.shares.push_back(0.5f + 0.5f * float(r) / float(rows));
-          if (rows > 2) c.others[2] = c.labels[2];
-          out.push_back(c);
-        }
+  for (const auto& kinds : {std::array{ClassLoss::softmax, ClassLoss::sigmoid},
+                            std::array{ClassLoss::squared, ClassLoss::smooth_l1}})
+    for (auto [rows, columns] :
+         {std::pair<int64_t, int64_t>{0, 5}, {1, 1}, {4, 2}, {7, 99}, {3, 1000}, {2, 3001}})
+      for (ClassLoss kind : kinds)
+        for (float smoothing : {0.0f, 0.1f})
+          for (bool blends : {false, true}) {
+            if (columns == 1 && smoothing > 0) continue;
+            Case c{rows, columns, kind, smoothing, blends};
+            for (int64_t r = 0; r < rows; ++r)
+              c.shares.push_back(0.5f + 0.5f * float(r) / float(rows));
+            if (rows > 2) c.others[2] = c.labels[2];
+            out.push_back(c);
+          }
   return out;
 }
 
@@ -82,6 +101,7 @@ ClassXent arguments(const Case& c, View logits, View loss, bool gradient) {
               .columns = c.columns,
               .kind = c.kind,
               .smoothing = c.smoothing,
+              .beta = float(kBeta),
               .gradient = gradient,
               .scale = 0.25f};
   if (c.blends) {
@@ -128,7 +148,7 @@ TEST(ClassXent, RanksCountLargerLogitsAndEqualOnesBefore) {
 }
 
 TEST(ClassXent, UnknownLabelsHaveNeitherLossNorGradient) {
-  for (ClassLoss kind : {ClassLoss::softmax, ClassLoss::sigmoid})
+  for (ClassLoss kind : {ClassLoss::softmax, ClassLoss::sigmoid, ClassLoss::smooth_l1})
     for (int64_t columns : {5, 300}) {
       TestQueue queue(2);
       Tensor logits(normals(3 * columns, "z")), loss(3), known(normals(3 * columns, "z")),

@@ -3,6 +3,8 @@
 // are not known, weights, distributions, hits.
 #include "kernels/target_xent.hpp"
 
+#include <array>
+
 #include "xent_rig.hpp"
 
 COVERS(target_xent);
@@ -19,10 +21,11 @@ struct Case {
   std::vector<float> targets{}, weights{};
 
   std::string text() const {
-    return fmt::format("{} x {}, {}, weighted {}", rows, columns,
-                       kind == ClassLoss::softmax ? "softmax" : "sigmoid", weighted);
+    return fmt::format("{} x {}, {}, weighted {}", rows, columns, int(kind), weighted);
   }
 };
+
+constexpr double kBeta = 0.75;
 
 struct Reference {
   std::vector<double> loss, gradient;
@@ -37,10 +40,24 @@ Reference target_reference(const std::vector<double>& x, const Case& c) {
     for (int64_t k = 0; k < c.columns; ++k) total += std::exp(z[k]);
     auto target = [&](int64_t k) { return double(c.targets[size_t(r * c.columns + k)]); };
     auto weight = [&](int64_t k) {
-      return target(k) < 0 ? 0 : c.weighted ? double(c.weights[size_t(k)]) : 1;
+      return target(k) < 0 && !compares_values(c.kind) ? 0
+             : c.weighted                              ? double(c.weights[size_t(k)])
+                                                       : 1;
     };
     for (int64_t k = 0; k < c.columns; ++k) mass += weight(k) * target(k);
     for (int64_t k = 0; k < c.columns; ++k) {
+      if (compares_values(c.kind)) {
+        const double e = z[k] - target(k), w = weight(k) / double(c.columns);
+        const bool squared = c.kind == ClassLoss::squared, small = std::abs(e) < kBeta;
+        out.loss[size_t(r)] += w * (squared ? e * e
+                                    : small ? e * e / (2 * kBeta)
+                                            : std::abs(e) - kBeta / 2);
+        out.gradient[size_t(r * c.columns + k)] = w * (squared ? 2 * e
+                                                       : small ? e / kBeta
+                                                       : e > 0 ? 1
+                                                               : -1);
+        continue;
+      }
       const bool softmax = c.kind == ClassLoss::softmax;
       const double p = softmax ? std::exp(z[k]) / total : 1 / (1 + std::exp(-z[k]));
       const double t = target(k), w = weight(k);
@@ -56,20 +73,26 @@ Reference target_reference(const std::vector<double>& x, const Case& c) {
 // in any row.
 std::vector<Case> cases() {
   std::vector<Case> out;
-  for (auto [rows, columns] :
-       {std::pair<int64_t, int64_t>{0, 5}, {1, 1}, {4, 2}, {7, 99}, {3, 1000}, {2, 3001}})
-    for (ClassLoss kind : {ClassLoss::softmax, ClassLoss::sigmoid})
-      for (bool weighted : {false, true}) {
-        Case c{rows, columns, kind, weighted};
-        const std::vector<int32_t> drawn = integers(rows * columns, -1, 2, "targets");
-        for (int64_t i = 0; i < rows * columns; ++i) {
-          const float t = float(drawn[size_t(i)]);
-          c.targets.push_back(kind == ClassLoss::softmax && t > 0 ? 0.125f * float(i % 7) : t);
-          if (columns > 2 && i % columns == 0) c.targets.back() = -1;
+  for (const auto& kinds : {std::array{ClassLoss::softmax, ClassLoss::sigmoid},
+                            std::array{ClassLoss::squared, ClassLoss::smooth_l1}})
+    for (auto [rows, columns] :
+         {std::pair<int64_t, int64_t>{0, 5}, {1, 1}, {4, 2}, {7, 99}, {3, 1000}, {2, 3001}})
+      for (ClassLoss kind : kinds)
+        for (bool weighted : {false, true}) {
+          Case c{rows, columns, kind, weighted};
+          const std::vector<int32_t> drawn = integers(rows * columns, -1, 2, "targets");
+          for (int64_t i = 0; i < rows * columns; ++i) {
+            const float t = float(drawn[size_t(i)]);
+            if (compares_values(kind)) {
+              c.targets.push_back(t * 0.5f * float(i % 5));
+              continue;
+            }
+            c.targets.push_back(kind == ClassLoss::softmax && t > 0 ? 0.125f * float(i % 7) : t);
+            if (columns > 2 && i % columns == 0) c.targets.back() = -1;
+          }
+          for (int64_t k = 0; k < columns; ++k) c.weights.push_back(0.5f + 0.25f * float(k % 5));
+          out.push_back(c);
         }
-        for (int64_t k = 0; k < columns; ++k) c.weights.push_back(0.5f + 0.25f * float(k % 5));
-        out.push_back(c);
-      }
   return out;
 }
 
@@ -81,6 +104,7 @@ TargetXent arguments(const Case& c, View logits, View loss, bool gradient) {
           .rows = c.rows,
           .columns = c.columns,
           .kind = c.kind,
+          .beta = float(kBeta),
           .gradient = gradient,
           .scale = 0.25f};
 }

@@ -71,6 +71,7 @@ class Rig {
     return out;
   }
   models::Inputs& inputs() { return inputs_; }
+  std::vector<models::Measure> measures() const { return objective_.measures(); }
 
  private:
   void prepare(const std::string& field, View view) {
@@ -195,6 +196,36 @@ TEST(ClassObjective, DistributionsAsTargets) {
   check_gradient(rig);
 }
 
+// PyTorch's MSELoss and SmoothL1Loss, means over all outputs of all images; targets are any
+// numbers.
+TEST(ClassObjective, ErrorsOfNumbers) {
+  Floats targets;
+  for (int64_t i = 0; i < kBatch * kClasses; ++i)
+    targets.push_back(3 * float(base::Stream(8, "numbers").normal(uint64_t(i))));
+  targets[3] = -1;
+  const Labels labels = {1, 3, 4, 0, 2, 2};
+  for (const ClassLoss kind : {ClassLoss::squared, ClassLoss::smooth_l1})
+    for (const bool of_labels : {false, true}) {
+      const double beta = kind == ClassLoss::smooth_l1 ? 0.5 : 1;
+      Rig rig({.loss = kind, .beta = beta, .targets = of_labels ? "" : "shown"});
+      if (of_labels)
+        rig.prepare(labels);
+      else
+        rig.prepare_targets(targets);
+      double want = 0;
+      for (int64_t i = 0; i < kBatch * kClasses; ++i) {
+        const double t = of_labels ? double(labels[size_t(i / kClasses)] == i % kClasses)
+                                   : double(targets[size_t(i)]),
+                     e = std::abs(double(logits()[size_t(i)]) - t);
+        want += kind == ClassLoss::squared ? e * e : e < beta ? e * e / 2 / beta : e - beta / 2;
+      }
+      want /= kBatch * kClasses;
+      EXPECT_NEAR(rig.run(logits()).loss, want, 1e-6 * want);
+      check_gradient(rig);
+      EXPECT_EQ(rig.measures().size(), of_labels ? 2u : 1u) << "numbers have no accuracy";
+    }
+}
+
 // A mix of labels is the same as a mix of their one-hot targets, whichever share is larger.
 TEST(ClassObjective, MixesOfLabelsAreMixesOfTargets) {
   const MixupOptions mixup{.p = 0.8,
@@ -262,6 +293,9 @@ TEST(ClassObjective, Refusals) {
       refused(base::Exit::data, {"and -1 for not known, are allowed"},
               [&] { unknown.prepare_targets(numbers); });
   }
+  Rig values({.loss = ClassLoss::squared, .targets = "shown"});
+  refused(base::Exit::data, {"position 11 holds nan for output 3", "finite numbers"},
+          [&] { values.prepare_targets(numbers); });
   known.prepare({1, 3, -1, 0, 2, 2});
   refused(
       base::Exit::config,
