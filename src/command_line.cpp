@@ -9,15 +9,18 @@
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "data/ops/op.hpp"
+#include "models/part_lists.hpp"
 #include "modes/mode.hpp"
+#include "optim/phases.hpp"
 #include "optim/registry.hpp"
 #include "train/console.hpp"
 #include "train/recipe.hpp"
 
 namespace {
 
-const std::vector<std::string> kLists = {"model", "optimizer", "schedule", "data",
-                                         "op",    "tokenizer", "evaluator"};
+const std::vector<std::string> kLists = {"model",     "trunk",     "head",  "loss", "measure",
+                                         "optimizer", "schedule",  "phase", "data", "op",
+                                         "tokenizer", "evaluator", "mode"};
 
 constexpr const char* kExamples = R"(Examples:
   mpirun -np 4 trainer inputs/emoji.toml                     train; the same command continues after a stop
@@ -96,7 +99,7 @@ void add_mode_options(CLI::App& app, CommandLine& c) {
       ->expected(0, 1)
       ->type_name("[NAME]")
       ->group(ask);
-  app.add_option("--list", c.list, "names of registered variants")
+  app.add_option("--list", c.list, "names of registered variants, measures and modes")
       ->check(CLI::IsMember(kLists))
       ->group(ask);
   app.set_help_flag("-h,--help", "print this help")->group(ask);
@@ -150,12 +153,20 @@ std::vector<Variant> variants() {
   return out;
 }
 
+  add("trunk", models::trunk_parts());
+  add("head", models::head_parts());
+  add("loss", models::loss_parts());
+  add("measure", models::measure_parts());
+  add("measure", records::train_metrics());
+  add("measure", records::eval_metrics());
 void print_op(const std::string& name) {
   for (const data::OpRow& r : data::op_rows()) {
+  add("phase", optim::phase_rows());
     if (r.name != name) continue;
     std::printf("%s\n    %s\n", data::signature(r).c_str(), r.doc.c_str());
     for (const data::Parameter& p : r.parameters)
       if (!p.name.ends_with("key")) std::printf("      %-14s %s\n", p.name.c_str(), p.doc.c_str());
+  add("mode", modes::registry());
   }
 }
 
