@@ -4,6 +4,14 @@
 //   nu = b2 nu + (1 - b2) g^2
 //   direction = (mu / c1) / (sqrt(nu / c2 + eps_root) + eps)
 // With nu_max (amsgrad), nu_max = max(nu_max, nu) takes the place of nu in the direction.
+//
+// With divides_first, it is PyTorch's RMSprop, which divides before it forms the momentum:
+//   nu = b2 nu + (1 - b2) g^2, centre = centre + (1 - b2) (g - centre)
+//   quotient = g / (sqrt(nu - centre^2) + eps)
+//   direction = mu = b1' mu + quotient
+// Without centre it counts as 0, and without mu the quotient is the direction. nu - centre^2 is at
+// least 0, where rounding would make it negative.
+//
 // A bfloat16 mu is rounded only when it is stored. b1' is b1 rounded to the type of mu.
 #pragma once
 
@@ -22,6 +30,8 @@ struct AdamwUpdate {
   float correction2 = 1;      // c2 = 1 - b2^step
   float eps = 0, eps_root = 0;
   View nu_max{};  // optional f32 [count]
+  bool divides_first = false;
+  View centre{};  // divides_first: optional f32 [count]
 };
 size_t cuda_scratch(const AdamwUpdate&);
 

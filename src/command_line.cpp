@@ -10,15 +10,18 @@
 #include "base/path.hpp"
 #include "base/text.hpp"
 #include "data/ops/op.hpp"
+#include "models/part_lists.hpp"
 #include "modes/mode.hpp"
+#include "optim/phases.hpp"
 #include "optim/registry.hpp"
 #include "train/console.hpp"
 #include "train/recipe.hpp"
 
 namespace {
 
-const std::vector<std::string> kLists = {"model", "optimizer", "schedule", "data",
-                                         "op",    "tokenizer", "evaluator"};
+const std::vector<std::string> kLists = {"model",     "trunk",     "head",  "loss", "measure",
+                                         "optimizer", "schedule",  "phase", "data", "op",
+                                         "tokenizer", "evaluator", "mode"};
 
 constexpr const char* kExamples = R"(Examples:
   mpirun -np 4 trainer inputs/emoji.toml                     train; the same command continues after a stop
@@ -88,6 +91,11 @@ void add_mode_options(CLI::App& app, CommandLine& c) {
       ->check(CLI::Range(1, 1 << 30))
       ->type_name("N")
       ->group(run);
+  app.add_flag(
+         "--cleanup", c.cleanup,
+         "after a run that has finished: remove what it wrote into its run directory, and the "
+         "directory if nothing else is in it")
+      ->group(run);
   app.add_flag("--validate", c.validate, "check the deck and stop")->group(run);
   app.add_flag("--files", c.files, "with --validate: look at the files that the deck names as well")
       ->group(run);
@@ -97,7 +105,7 @@ void add_mode_options(CLI::App& app, CommandLine& c) {
       ->expected(0, 1)
       ->type_name("[NAME]")
       ->group(ask);
-  app.add_option("--list", c.list, "names of registered variants")
+  app.add_option("--list", c.list, "names of registered variants, measures and modes")
       ->check(CLI::IsMember(kLists))
       ->group(ask);
   app.set_help_flag("-h,--help", "print this help")->group(ask);
@@ -123,6 +131,10 @@ void parse(int argc, char** argv, CLI::App& app, CommandLine& c) {
     throw CLI::ValidationError("--fast-dev", "is for --mode train");
   if (c.fast_dev && c.validate)
     throw CLI::ValidationError("--fast-dev", "trains; --validate only checks");
+  if (c.cleanup && (c.mode != "train" || c.validate))
+    throw CLI::ValidationError("--cleanup", "is for runs (--mode train)");
+  if (c.cleanup && c.fast_dev)
+    throw CLI::ValidationError("--cleanup", "is not needed: --fast-dev removes its directory");
   if (c.files && !c.validate) throw CLI::ValidationError("--files", "is for --validate");
   if (app.count("--dir") && dir.empty())
     throw CLI::ValidationError("--dir", "is empty; name a directory");
@@ -149,12 +161,20 @@ std::vector<Variant> variants() {
     for (const auto& r : rows) out.push_back({list, r.name, r.doc});
   };
   add("model", models::registry());
+  add("trunk", models::trunk_parts());
+  add("head", models::head_parts());
+  add("loss", models::loss_parts());
+  add("measure", models::measure_parts());
+  add("measure", records::train_metrics());
+  add("measure", records::eval_metrics());
   add("optimizer", optim::methods());
   add("schedule", optim::schedule_rows());
+  add("phase", optim::phase_rows());
   add("data", data::source_rows());
   add("op", data::op_rows());
   add("tokenizer", data::tokenizer_rows());
   add("evaluator", eval::registry());
+  add("mode", modes::registry());
   return out;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// CPU implementation of the update of Adam with decoupled weight decay.
+// CPU implementation of the updates of Adam with decoupled weight decay, and of RMSprop.
 #include "kernels/adamw_update.hpp"
 
 #include "kernels/bf16_value.hpp"
@@ -31,9 +31,42 @@ void run_typed(const AdamwUpdate& a, Queue& queue) {
                          });
 }
 
+template <bool kMomentum, bool kCentre>
+void run_divided(const AdamwUpdate& a, Queue& queue) {
+  float *all_nu = a.nu.f32(), *all_mu = kMomentum ? a.mu.f32() : nullptr,
+        *all_centre = kCentre ? a.centre.f32() : nullptr;
+  const float keep1 = a.keep1, keep2 = a.keep2, add2 = a.add2, eps = a.eps;
+  loops::update_elements(a.update, queue,
+                         [=](int64_t begin, int64_t n, const float* g, float* out) {
+                           float* nu = all_nu + begin;
+                           float* mu = kMomentum ? all_mu + begin : nullptr;
+                           float* centre = kCentre ? all_centre + begin : nullptr;
+#pragma omp simd
+                           for (int64_t i = 0; i < n; ++i) {
+                             float v = std::fma(keep2, nu[i], add2 * (g[i] * g[i]));
+                             nu[i] = v;
+                             if constexpr (kCentre) {
+                               const float c = std::fma(add2, g[i] - centre[i], centre[i]);
+                               centre[i] = c;
+                               v = std::max(0.0f, std::fma(-c, c, v));
+                             }
+                             float d = g[i] / (std::sqrt(v) + eps);
+                             if constexpr (kMomentum) mu[i] = d = std::fma(keep1, mu[i], d);
+                             out[i] = d;
+                           }
+                         });
+}
+
 }  // namespace
 
 void run_cpu(const AdamwUpdate& a, Queue& queue) {
+  if (a.divides_first) {
+    if (a.mu.none())
+      a.centre.none() ? run_divided<false, false>(a, queue) : run_divided<false, true>(a, queue);
+    else
+      a.centre.none() ? run_divided<true, false>(a, queue) : run_divided<true, true>(a, queue);
+    return;
+  }
   const bool narrow = a.mu.type == DType::bf16;
   if (a.nu_max.none())
     narrow ? run_typed<loops::Bf16, false>(a, queue) : run_typed<float, false>(a, queue);

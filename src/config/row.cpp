@@ -106,6 +106,13 @@ std::string way_out(const Node& node, Type type) {
   return "";
 }
 
+// Returns the words that a duration in steps may be instead of a number: ` or "input"`.
+std::string or_words(const Row& row) {
+  std::string out;
+  for (const std::string& word : row.choices) out += " or " + quoted(word);
+  return out;
+}
+
 ValueProblem mismatch(const Node& node, Type type, std::string suffix = {}) {
   std::string hint = way_out(node, type);
   return {std::move(suffix), fmt::format("expected {}, found {}{}{}", expected(type), found(node),
@@ -199,7 +206,7 @@ std::string check_string(const Row& row, const std::string& value) {
 }
 
 std::string check_duration(const Row& row, const Duration& value) {
-  if (!value.set()) return {};
+  if (!value.set() || is_input(value)) return {};
   std::string text = plain_number(value.value);
   if (!std::isfinite(value.value)) return text + " is not a finite number";
   if (value.value < 0) return text + " is out of range: must be >= 0";
@@ -208,6 +215,29 @@ std::string check_duration(const Row& row, const Duration& value) {
     return fmt::format(
         "{} is out of range: must be 0..1, a fraction of the run (10 percent is 0.1)", text);
   return check_number(row, value.value, text);
+}
+
+// The spelling of the key has set the unit.
+std::vector<ValueProblem> convert_duration(const Node& node, const Row& row, Duration& out) {
+  using Unit = Duration::Unit;
+  const bool whole = out.unit == Unit::steps || out.unit == Unit::examples;
+  const bool word = node.kind == Kind::string && !row.choices.empty();
+  if (word && node.string == kInput && out.unit == Unit::steps) {
+    out.value = kUntilInputEnds;
+    return {};
+  }
+  if (whole && node.kind == Kind::integer) {
+    out.value = double(node.integer);
+    return {};
+  }
+  if (!whole && read(node, out.value)) return {};
+  ValueProblem problem = mismatch(node, whole ? Type::int64 : Type::real);
+  if (word && out.unit == Unit::steps)
+    problem.text =
+        fmt::format("expected {}{}, found {}", expected(Type::int64), or_words(row), found(node));
+  else if (word && node.string == kInput)
+    problem.text += fmt::format("; write {}_steps = {}", row.name, quoted(kInput));
+  return {problem};
 }
 
 }  // namespace
@@ -242,6 +272,13 @@ std::string short_type_name(const Row& row) {
 }
 
 std::string range_text(const Row& row) {
+  if (row.type == Type::duration && !row.choices.empty()) {
+    Row numbers;
+    numbers.least = row.least;
+    numbers.most = row.most;
+    numbers.above = row.above;
+    return range_text(numbers) + or_words(row);
+  }
   if (!row.choices.empty()) return base::join(row.choices, " | ");
   if (row.least && row.most && !row.above)
     return *row.least == *row.most
@@ -283,14 +320,7 @@ std::vector<ValueProblem> convert(const Node& node, const Row& row, Value& out) 
       break;
   }
   // For a duration, the spelling of the key has set the unit.
-  Duration& duration = std::get<Duration>(out);
-  if (duration.unit == Duration::Unit::steps || duration.unit == Duration::Unit::examples) {
-    if (node.kind != Kind::integer) return {mismatch(node, Type::int64)};
-    duration.value = double(node.integer);
-  } else if (!read(node, duration.value)) {
-    return {mismatch(node, Type::real)};
-  }
-  return {};
+  return convert_duration(node, row, std::get<Duration>(out));
 }
 
 std::vector<ValueProblem> validate(const Row& row, const Value& value) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -111,6 +112,14 @@ std::vector<std::string> kinds_with(const Section* schema, std::string_view name
 
 // Visits every section of the tree, parents first.
 void for_each_section(const Section& root, const std::function<void(const Section&)>& visit);
+
+// The word that a duration in steps may be, if its row has the word among its choices: until the
+// input ends. Its value is then infinite.
+inline constexpr const char* kInput = "input";
+inline constexpr double kUntilInputEnds = std::numeric_limits<double>::infinity();
+inline bool is_input(const Duration& d) {
+  return d.unit == Duration::Unit::steps && d.value == kUntilInputEnds;
+}
 
 // The four spellings of a duration.
 struct Spelling {

@@ -69,7 +69,8 @@ Key& Key::above(double bound) {
   return *this;
 }
 Key& Key::one_of(std::vector<std::string> names) {
-  CHECK(takes_choices(row_->type), "{} takes no names", row_->key());
+  const bool word = row_->type == Type::duration && names == std::vector<std::string>{kInput};
+  CHECK(word || takes_choices(row_->type), "{} takes no names", row_->key());
   row_->choices = std::move(names);
   return *this;
 }

@@ -91,7 +91,7 @@ std::string duration_key(std::string_view name, const Duration& value) {
 
 std::string plain_value(const Value& value) {
   const Duration* duration = std::get_if<Duration>(&value);
-  if (!duration) return toml_value(value);
+  if (!duration || is_input(*duration)) return toml_value(value);
   return duration->set() ? fmt::format("{} {}", toml_value(value), suffix_of(*duration).substr(1))
                          : "unset";
 }
@@ -120,6 +120,7 @@ std::string toml_value(const Value& value) {
           v, +[](const double& x) { return toml_number(x); });
     }
     std::string operator()(const Duration& v) const {
+      if (is_input(v)) return toml_string(kInput);
       bool whole = v.unit == Duration::Unit::steps || v.unit == Duration::Unit::examples;
       return whole ? fmt::format("{:.0f}", v.value) : toml_number(v.value);
     }

@@ -6,6 +6,7 @@
 #include "kernels/transpose_positions.hpp"
 #include "models/block_scope.hpp"
 #include "models/head_kinds.hpp"
+#include "models/part_lists.hpp"
 
 namespace models {
 namespace {
@@ -173,7 +174,7 @@ class ConcatHead : public Head {
 // ---------------------------------------------------------------- kinds
 
 struct Kind {
-  const char* name;
+  const char *name, *doc;
   std::shared_ptr<config::Table::Variant> (*make_options)();
   std::unique_ptr<Head> (*make)(const config::Table::Variant& options, const std::string& path,
                                 int64_t in, ParameterList& list);
@@ -181,8 +182,9 @@ struct Kind {
 
 template <class Options, std::unique_ptr<Head> (*kMake)(const Options&, const std::string&, int64_t,
                                                         ParameterList&)>
-Kind kind(const char* name) {
-  return {name, [] { return std::shared_ptr<config::Table::Variant>(std::make_shared<Options>()); },
+Kind kind(const char* name, const char* doc) {
+  return {name, doc,
+          [] { return std::shared_ptr<config::Table::Variant>(std::make_shared<Options>()); },
           [](const config::Table::Variant& options, const std::string& path, int64_t in,
              ParameterList& list) {
             return kMake(dynamic_cast<const Options&>(options), path, in, list);
@@ -196,12 +198,15 @@ std::unique_ptr<Head> make(const Options& options, const std::string& path, int6
 
 const std::vector<Kind>& kinds() {
   static const std::vector<Kind> all = {
-      kind<MlpHeadOptions, make<MlpHead, MlpHeadOptions>>("mlp"),
-      kind<SwavHeadOptions, make_swav_head>("swav"),
-      kind<DinoHeadOptions, make_dino_head>("dino"),
-      kind<EvalMlpHeadOptions, make<EvalMlpHead, EvalMlpHeadOptions>>("eval_mlp"),
-      kind<ConcatHeadOptions, make<ConcatHead, ConcatHeadOptions>>("siamese_concat_view"),
-      kind<PatchHeadOptions, make_patch_head>("image_and_patches")};
+      kind<MlpHeadOptions, make<MlpHead, MlpHeadOptions>>("mlp", "a chain of products"),
+      kind<SwavHeadOptions, make_swav_head>("swav", "an MLP, and scores of prototypes"),
+      kind<DinoHeadOptions, make_dino_head>("dino", "an MLP, and scores of unit prototypes"),
+      kind<EvalMlpHeadOptions, make<EvalMlpHead, EvalMlpHeadOptions>>(
+          "eval_mlp", "a batch norm of the channels, and an MLP, for probes"),
+      kind<ConcatHeadOptions, make<ConcatHead, ConcatHeadOptions>>(
+          "siamese_concat_view", "joins the features of consecutive views"),
+      kind<PatchHeadOptions, make_patch_head>(
+          "image_and_patches", "an embedding of each image, and one of its patches")};
   return all;
 }
 const Kind& kind_of(const std::string& name) {
@@ -218,6 +223,12 @@ void HeadOptions::bind(config::Table& t) {
   t.kind(
       "kind", kind, options, names,
       [](const std::string& name) { return kind_of(name).make_options(); }, "which head");
+}
+
+std::vector<NamedPart> head_parts() {
+  std::vector<NamedPart> out;
+  for (const Kind& k : kinds()) out.push_back({k.name, k.doc});
+  return out;
 }
 
 std::unique_ptr<Head> make_head(const HeadOptions& options, const std::string& path, int64_t in,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/trunk.hpp"
 
+#include "models/part_lists.hpp"
 #include "models/resnet.hpp"
 #include "models/vit_trunk.hpp"
 
@@ -8,17 +9,25 @@ namespace models {
 namespace {
 
 struct Kind {
-  const char* name;
+  const char *name, *doc;
   std::shared_ptr<config::Table::Variant> (*make_keys)();
 };
 template <class Keys>
-Kind kind_of(const char* name) {
-  return {name, [] { return std::shared_ptr<config::Table::Variant>(std::make_shared<Keys>()); }};
+Kind kind_of(const char* name, const char* doc) {
+  return {name, doc,
+          [] { return std::shared_ptr<config::Table::Variant>(std::make_shared<Keys>()); }};
 }
 
-const Kind kKinds[] = {kind_of<VitTrunkOptions>("vit"), kind_of<ResnetTrunkOptions>("resnet")};
+const Kind kKinds[] = {kind_of<VitTrunkOptions>("vit", "a transformer over patches of the image"),
+                       kind_of<ResnetTrunkOptions>("resnet", "a residual network of convolutions")};
 
 }  // namespace
+
+std::vector<NamedPart> trunk_parts() {
+  std::vector<NamedPart> out;
+  for (const Kind& k : kKinds) out.push_back({k.name, k.doc});
+  return out;
+}
 
 void TrunkOptions::bind(config::Table& t) {
   std::vector<std::string> names;

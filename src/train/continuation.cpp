@@ -93,16 +93,30 @@ void Continuation::check_data(const RunState& saved) const {
 }
 
 void Continuation::continue_from(const RunState& saved) {
+  restored_attempt_ = saved.progress.attempts;
+  restored_uptime_s_ = saved.uptime_s;
+  attempt_.state.continue_from(saved, attempt_.pace.cores);
+  check_batches(saved);
+  attempt_.find_total();
   if (saved.step > attempt_.total)
     base::fail(
         base::Exit::config,
         "the checkpoint is at step {}, beyond the end of this deck ({} steps); raise train.total_*",
         saved.step, attempt_.total);
-  restored_attempt_ = saved.progress.attempts;
-  restored_uptime_s_ = saved.uptime_s;
-  attempt_.state.continue_from(saved, attempt_.pace.cores);
   attempt_.settled = attempt_.state.step;
   restore_loss_scale(saved);
+}
+
+// Batches of shuffle "stratified" are cut at multiples of the batch size.
+void Continuation::check_batches(const RunState& saved) const {
+  const TrainOptions& train = attempt_.recipe.train;
+  const int64_t offset = attempt_.state.progress.stream_offset;
+  if (train.shuffle != data::Shuffle::stratified || offset % train.global_batch == 0) return;
+  base::fail(base::Exit::config,
+             "train.global_batch: the checkpoint has batches of {} examples and stands within a "
+             "batch of {}, which shuffle = \"stratified\" cannot begin there: keep the batch size, "
+             "or continue from a step that is a multiple of {} examples",
+             saved.global_batch, train.global_batch, train.global_batch);
 }
 
 void Continuation::restore_loss_scale(const RunState& saved) {
@@ -150,6 +164,7 @@ int64_t Continuation::go_back(const std::string& problem) {
         problem + ", and there is no checkpoint to go back to (guard.nonfinite = \"rewind\")",
         true);
   const int64_t left_out = attempt_.state.go_back(found->state, attempt_.settled);
+  attempt_.find_total();
   attempt_.settled = attempt_.state.step;
   restore_loss_scale(found->state);
   attempt_.engine().publish();

@@ -8,6 +8,7 @@
 #include "base/text.hpp"
 #include "host/gemm_choice.hpp"
 #include "host/threads.hpp"
+#include "models/sample_count.hpp"
 
 namespace train {
 namespace {
@@ -115,17 +116,32 @@ void Job::agree_and_check() const {
   agree_on_data(session_->world(), sets);
   std::map<std::string, data::Spec> specs;
   for (const data::Dataset* set : sets) specs[set->name()] = set->spec();
-  recipe_.check_opened(deck_, data_size(), specs);
+  recipe_.check_opened(deck_, data_length(), specs);
 }
 
 std::unique_ptr<data::Dataset> Job::open_set(const std::string& name) const {
   return data::open_dataset(recipe_.data, tokenizers_, name, context(name));
 }
 
+// Fills in the number of training samples, if the model leaves it to the data.
+void Job::count_samples() const {
+  int64_t* samples = models::samples_left_to_data(recipe_.model);
+  if (!samples) return;
+  if (!recipe_.train.mixture.empty())
+    base::fail(
+        base::Exit::config,
+        "model.loss.samples: train.mixture has several data sets, whose places overlap; name "
+        "one in train.data");
+  *samples = data_ ? data_->size() : open_set(recipe_.train.data)->size();
+  base::log::line("samples  model.loss.samples = {}, those of [data.{}]",
+                  base::with_commas(*samples), recipe_.train.data);
+}
+
 void Job::build_engine(const std::string& choices) {
+  count_samples();
   step::EngineOptions options =
       access_.trains
-          ? recipe_.engine(data_size(), threads_, device_.kind)
+          ? recipe_.engine(data_length(), threads_, device_.kind)
           : recipe_.forward_engine(access_.work, mesh_.shape.ranks(), threads_, device_.kind);
   if (session_) {
     // At level "mesh" two runs must agree to the bit, so nothing is chosen by time unless asked

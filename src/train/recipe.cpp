@@ -61,8 +61,11 @@ void TrainOptions::bind(config::Table& t) {
         "{ NAME = weight }: data sets interleaved by weight, exact over every period (10,000 "
         "examples or fewer); an epoch of it is as many examples as all its data sets hold")
       .above(0);
-  t.duration("total", total, "length of the run; making it longer extends a finished run")
+  t.duration("total", total,
+             "length of the run; making it longer extends a finished run; \"input\": until the "
+             "training data end, whole batches only, and schedules span them all")
       .required()
+      .one_of({"input"})
       .above(0)
       .no_fraction()
       .on_resume(OnResume::may_change);
@@ -81,7 +84,8 @@ void TrainOptions::bind(config::Table& t) {
       "shuffle", shuffle, data::kShuffleNames,
       "order of the examples: none: as they lie; exact: another permutation every epoch; blocks: "
       "runs of neighbours in random order, mixed within windows, kind to file systems; classes: "
-      "each drawn anew by the frequency of its class (data.NAME.class_field)");
+      "each drawn anew by the frequency of its class (data.NAME.class_field); stratified: each "
+      "batch has classes_per_batch classes with equally many examples each");
   t.key("shuffle_block", shuffle_block, "shuffle \"blocks\": neighbouring examples read together")
       .min(1)
       .max(1 << 24)
@@ -95,8 +99,26 @@ void TrainOptions::bind(config::Table& t) {
         "all samples alike; 1: all classes alike")
       .min(0)
       .max(10);
+  t.key("classes_per_batch", classes_per_batch,
+        "shuffle \"stratified\": classes of a batch, which global_batch must be divisible by")
+      .min(0)
+      .max(1 << 24)
+      .unit("classes");
+  t.key("test_every", test_every,
+        "all evaluators also run after epoch 0, each test_every-th one and the last, in VISSL's "
+        "phases; 0 = when their own keys say")
+      .min(0)
+      .max(1 << 30)
+      .unit("epochs")
+      .on_resume(OnResume::may_change);
+  t.choice("reduce_gradients", reduces_after,
+           {{"beside_backward", false}, {"after_backward", true}},
+           "replicated parameters at determinism.level \"run\": their gradients are summed over "
+           "ranks as soon as a block has its own, or when backward is over; the same bits")
+      .on_resume(OnResume::may_change);
   for (const char* name : {"label_smoothing", "pad_id"})
     t.moved(name, fmt::format("model.{}", name));
+  check_order(t);
   if (data.empty() && mixture.empty())
     t.error("data", "missing; name a [data.NAME] table, or give mixture = { NAME = weight, ... }");
   if (!data.empty() && !mixture.empty())
@@ -158,10 +180,6 @@ void Recipe::bind(config::Table& t) {
   t.table("predict", predict, "--mode predict: scores of classes for every sample of a data set");
   t.table("caption", caption, "--mode caption: captions of image files");
   t.table("index", index, "--mode index: what data sets hold");
-}
-
-int64_t Recipe::total_steps(int64_t data_size) const {
-  return train.total.steps(train.global_batch, data_size, 0, 0);
 }
 
 namespace {
@@ -409,19 +427,7 @@ void Recipe::check_limits(config::Deck& deck, const Features& features, const st
                              field->second.limit, name));
 }
 
-void Recipe::check_lengths(config::Deck& deck, int64_t data_size) const {
-  optim::Clock clock{0, train.global_batch, data_size};
-  try {
-    bool known = train.total.unit != config::Duration::Unit::epochs || data_size > 0;
-    if (known) clock.total_steps = total_steps(data_size);
-  } catch (const base::Error& e) {
-    deck.error("train.total", e.what());
-  }
-  for (const optim::Problem& p : optim::schedule_problems(schedule, clock))
-    deck.error(p.key, p.text, "train.total");
-}
-
-void Recipe::check_opened(config::Deck& deck, int64_t data_size,
+void Recipe::check_opened(config::Deck& deck, const DataLength& length,
                           const std::map<std::string, data::Spec>& specs) const {
   std::unique_ptr<models::Model> made = models::make_model(model, memory);
   std::set<std::string> names;
@@ -430,7 +436,7 @@ void Recipe::check_opened(config::Deck& deck, int64_t data_size,
     names.insert(name);
   }
   check_class_lists(*this, deck, *made, names);
-  if (data_size > 0) check_lengths(deck, data_size);
+  if (length.epoch > 0) check_lengths(deck, length);
   deck.throw_if_any();
 }
 

@@ -12,6 +12,7 @@
 #include "checkpoint/catalogue.hpp"
 #include "host/mfu.hpp"
 #include "train/console.hpp"
+#include "train/phases.hpp"
 
 namespace train {
 namespace log = base::log;
@@ -140,6 +141,11 @@ void RunLog::write_row(const step::StepReport& report, bool skipped, double seco
                          {"core_hours", progress.core_hours()},
                          {"host_mib", host_mib()},
                          {"uptime_s", attempt_.uptime_s()}});
+  if (const int64_t every = attempt_.recipe.train.test_every; every > 0) {
+    const int64_t epoch = attempt_.state.examples_seen(step - 1) / data.size();
+    row.emplace_back("train_phase", double(epoch));
+    row.emplace_back("phase", double(phase_of_epoch(epoch, every)));
+  }
   if (!attempt_.recipe.train.mixture.empty())
     for (int k = 0; k < int(data.parts().size()); ++k) {
       const data::Dataset& set = data.dataset(k);
@@ -225,6 +231,7 @@ void RunLog::finish() const {
               base::with_commas(progress.bad_samples), base::with_commas(feed_.broken_samples()),
               dir);
   print_counts(attempt_.world(), attempt_.job.data());
+  finish_input();
   finish_guard();
   finish_memory();
   warn_if_diverged();
@@ -235,6 +242,17 @@ void RunLog::finish() const {
   log::line("next     tools/plot_metrics {}", dir);
   log::line("next     tools/report {}", dir);
   log::line("done     exit=0");
+}
+
+void RunLog::finish_input() const {
+  if (!attempt_.recipe.train.until_input_ends() || attempt_.state.step < attempt_.total) return;
+  const int64_t end = attempt_.job.data_length().end, batch = attempt_.state.global_batch;
+  const int64_t read = attempt_.total * batch + attempt_.state.progress.stream_offset;
+  if (read + batch <= end) return;  // a trial that ends earlier
+  log::line("input    its end was reached: {} examples{}", base::with_commas(end),
+            read == end ? ""
+                        : fmt::format("; the last {} do not fill a batch and were not read",
+                                      base::with_commas(end - read)));
 }
 
 void RunLog::finish_guard() const {

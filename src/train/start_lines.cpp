@@ -4,6 +4,7 @@
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "train/console.hpp"
+#include "train/phases.hpp"
 #include "train/unused.hpp"
 
 namespace train {
@@ -14,6 +15,9 @@ namespace {
 std::string order_text(const TrainOptions& train) {
   if (train.shuffle == data::Shuffle::classes)
     return fmt::format("by class, power {:g}", train.class_power);
+  if (train.shuffle == data::Shuffle::stratified)
+    return fmt::format("stratified, {} examples of each of {} classes in a batch",
+                       train.global_batch / train.classes_per_batch, train.classes_per_batch);
   if (train.shuffle != data::Shuffle::blocks)
     return base::name_of(data::kShuffleNames, train.shuffle);
   return fmt::format("blocks of {}, window {}", train.shuffle_block, train.shuffle_window);
@@ -60,9 +64,13 @@ void print_start(Attempt& attempt, const ExchangeTimes& exchanges, const host::P
             job.mesh().shape.ranks(), g.micro_batch, g.accumulation,
             same_bits ? fmt::format("  slices {} ({} per pass)", g.total_slices, g.slices) : "");
   const int64_t examples = attempt.total * g.global_batch;
-  log::line("length   {} steps = {} examples = {:.1f} epochs of {} ({})",
+  log::line("length   {} steps = {} examples = {:.1f} epochs of {} ({}){}",
             base::with_commas(attempt.total), base::with_commas(examples),
-            double(examples) / double(data.size()), data.name(), base::with_commas(data.size()));
+            double(examples) / double(data.size()), data.name(), base::with_commas(data.size()),
+            recipe.train.until_input_ends() ? "; the input ends there" : "");
+  if (const int64_t every = recipe.train.test_every; every > 0)
+    log::line("phases   {}  (T: an epoch of training, e: the evaluators)",
+              phase_list(attempt.epochs_ended(attempt.total), every));
   log::line("data     {}  {}, {} samples  {}  order: {}", data.name(), data.summary(),
             base::with_commas(data.size()), data::text_of(data.spec()), order_text(recipe.train));
   print_model(engine, recipe);

@@ -23,10 +23,15 @@ class CommandLine(DeckTest):
         self.expect(0, "Examples:", "mpirun -np 4 trainer", "The deck", "What to do", "Explanations", "--unset", args=["--help"])
         self.assertLess(max(map(len, self.output.splitlines())), 140)
         self.expect(0, "git=", "gcc=", "hdf5=", "cuda=", "nccl=", "build=", "bf16=", args=["--version"])
-        for kind in ("model", "optimizer", "schedule", "data", "tokenizer", "evaluator"):
-            self.expect(0, args=["--list", kind])
+        listed = {"model": "npid", "trunk": "resnet", "head": "siamese_concat_view", "loss": "sigmoid", "measure": "loss_off_diagonal",
+                  "optimizer": "rmsprop", "schedule": "phases", "phase": "cosine", "data": "synthetic", "tokenizer": "bytes",
+                  "evaluator": "knn", "mode": "plan"}
+        for kind, one in listed.items():
+            self.expect(0, f"\n{one} ", args=["--list", kind])
             for line in self.output.splitlines():
-                self.assertRegex(line, r"^\w+ +\w.*\w", kind)
+                self.assertRegex(line, r"^\w+ +\S.*\S", kind)
+        self.expect(2, "lost", "trunk,head,loss", args=["--list", "lost"])
+        self.expect(0, "resnet (trunk): ", "model.trunk.depth", args=["--describe", "resnet"])
         self.expect(0, "adamw (optimizer): ", "optimizer.b1", "optimizer.eps", args=["--describe", "adamw"])
         self.assertNotIn("beta2_cap", self.output)
         self.expect(0, "cosine (schedule): ", "schedule.NAME.kind", args=["--describe", "cosine"])

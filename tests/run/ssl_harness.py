@@ -67,7 +67,7 @@ KINDS = {
     "dino": ('kind = "dino"\nviews = [2, 2]\nimage_size = [16, 8]\nmomentum = 0.9\n'
              "loss = { teacher_temperature_warmup_steps = 5 }\n" + TRUNK
              + head("dino", "prototypes = 11\nhidden = 12\nbottleneck = 8\n"), CROPS),
-    "npid": ('kind = "npid"\nviews = [1]\nimage_size = [16]\nloss = { samples = 40, negatives = 20 }\n' + TRUNK
+    "npid": ('kind = "npid"\nviews = [1]\nimage_size = [16]\nloss = { negatives = 20 }\n' + TRUNK
              + head("mlp", "layers = [8]\n"), 'resize(16) | index | value_range(-1, 1) | keep("image", "index")'),
     "deepcluster_v2": ('kind = "deepcluster_v2"\nviews = [2]\nimage_size = [16]\nloss = { samples = 40, clusters = [7, 5], '
                        'kmeans_iterations = 2 }\n' + TRUNK + head("mlp", "layers = [8]\n"),

@@ -32,33 +32,83 @@ std::vector<float> noise_table() {
   return table;
 }
 
+constexpr int64_t kGrid = 4;  // fields of one colour along each side of a class's pattern
+
+// Returns the colours of the fields of all classes, [classes, kGrid, kGrid, 3], each -1 or 1.
+std::vector<float> class_patterns(const SyntheticOptions& o) {
+  const base::Stream draws(uint64_t(o.seed), "synthetic.pattern");
+  std::vector<float> out(size_t(o.classes * kGrid * kGrid * 3));
+  for (size_t i = 0; i < out.size(); ++i) out[i] = draws.bits(i) & 1 ? 1.0f : -1.0f;
+  return out;
+}
+
 class Synthetic : public Source {
  public:
   explicit Synthetic(const SyntheticOptions& o)
       : options_(o),
         table_(noise_table()),
+        patterns_(class_patterns(o)),
         images_(uint64_t(o.seed), "synthetic.image"),
-        labels_(uint64_t(o.seed), "synthetic.labels") {}
+        labels_(uint64_t(o.seed), "synthetic.labels"),
+        captions_(uint64_t(o.seed), "synthetic.caption_of_class") {}
 
   int64_t size() const override { return options_.examples; }
   std::string key(int64_t index) const override { return "synthetic:" + std::to_string(index); }
   std::string summary() const override { return "made up"; }
 
   uint64_t fingerprint() const override {
-    return Fingerprint().add(options_.seed).add(options_.examples).value();
+    Fingerprint print;
+    print.add(options_.seed).add(options_.examples);
+    if (options_.classes > 0) print.add(options_.classes);
+    if (options_.pattern != Pattern::noise) print.add(int64_t(options_.pattern));
+    return print.value();
   }
 
   Sample read(int64_t index) const override {
     Sample out;
     out["image"] = image(images_.sub(uint64_t(index)));
-    out["labels"] = labels(labels_.sub(uint64_t(index)));
+    if (options_.pattern == Pattern::separable) {
+      show_class(class_of(index), std::get<Array>(out["image"]));
+      out["labels"] = labels(captions_.sub(uint64_t(class_of(index))));
+    } else {
+      out["labels"] = labels(labels_.sub(uint64_t(index)));
+    }
+    if (options_.classes > 0) out["label"] = label(index);
     return out;
   }
 
+  Value field(int64_t index, const std::string& name) const override {
+    return name == "label" && options_.classes > 0 ? Value(label(index))
+                                                   : Source::field(index, name);
+  }
+
  private:
+  int64_t class_of(int64_t index) const { return index % options_.classes; }
+  Array label(int64_t index) const {
+    Array a(device::DType::i32, {});
+    *a.i32() = int32_t(class_of(index));
+    return a;
+  }
+
+  // Turns noise into half noise, half the pattern of a class.
+  void show_class(int64_t number, Array& image) const {
+    const int64_t size = options_.image_size;
+    const float* pattern = patterns_.data() + number * kGrid * kGrid * 3;
+    float* pixel = image.f32();
+    for (int64_t y = 0; y < size; ++y)
+      for (int64_t x = 0; x < size; ++x, pixel += 3) {
+        const float* colour = pattern + (y * kGrid / size * kGrid + x * kGrid / size) * 3;
+        for (int64_t c = 0; c < 3; ++c) pixel[c] = 0.5f * pixel[c] + 0.5f * colour[c];
+      }
+  }
+
   Array image(const base::Stream& stream) const {
     Array a(device::DType::f32, {options_.image_size, options_.image_size, 3});
     float* out = a.f32();
+    if (options_.pattern == Pattern::constant) {
+      std::fill(out, out + a.count(), 0.0f);
+      return a;
+    }
     for (int64_t i = 0, n = a.count(); i < n; i += 8) {
       base::Philox4 words = stream.block(uint64_t(i / 8));
       for (int64_t j = 0; j < std::min<int64_t>(8, n - i); ++j)
@@ -87,8 +137,8 @@ class Synthetic : public Source {
   }
 
   SyntheticOptions options_;
-  std::vector<float> table_;
-  base::Stream images_, labels_;
+  std::vector<float> table_, patterns_;
+  base::Stream images_, labels_, captions_;
 };
 
 }  // namespace
@@ -101,11 +151,25 @@ void SyntheticOptions::bind(config::Table& t) {
       .min(3)
       .max(double(INT32_MAX));
   t.key("seed", seed, "another seed, other examples").min(0);
+  t.key("classes", classes,
+        "with classes there is a field `label`: the number of the example modulo them; 0 = none")
+      .min(0)
+      .max(1 << 20);
+  t.choice("pattern", pattern,
+           {{"noise", Pattern::noise},
+            {"constant", Pattern::constant},
+            {"separable", Pattern::separable}},
+           "what images show: noise; constant: nothing, all pixels are 0; separable: their class, "
+           "which a linear classifier can learn, and their caption is that of the class");
+  if (pattern == Pattern::separable && classes == 0)
+    t.error("pattern", "\"separable\" shows classes, and there are none: set classes");
 }
 
 Spec SyntheticOptions::spec() const {
-  return {{"image", FieldSpec::array(device::DType::f32, {image_size, image_size, 3})},
-          {"labels", FieldSpec::array(device::DType::i32, {seq_len}, vocab_size)}};
+  Spec spec = {{"image", FieldSpec::array(device::DType::f32, {image_size, image_size, 3})},
+               {"labels", FieldSpec::array(device::DType::i32, {seq_len}, vocab_size)}};
+  if (classes > 0) spec["label"] = FieldSpec::array(device::DType::i32, {}, classes);
+  return spec;
 }
 
 std::unique_ptr<Source> SyntheticOptions::open(const OpenContext&) const {
@@ -113,7 +177,7 @@ std::unique_ptr<Source> SyntheticOptions::open(const OpenContext&) const {
 }
 
 SourceRow synthetic_row() {
-  return {"synthetic", "made-up images and captions, for benchmarks",
+  return {"synthetic", "made-up images, captions and classes, for benchmarks and tests",
           []() -> std::shared_ptr<SourceOptions> { return std::make_shared<SyntheticOptions>(); }};
 }
 

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -10,6 +11,7 @@
 #include "base/error.hpp"
 #include "base/text.hpp"
 #include "tests/unit/recorded.hpp"
+#include "config/table.hpp"
 
 namespace {
 
@@ -96,6 +98,62 @@ TEST(Duration, WhatCannotBeConvertedIsRefused) {
   EXPECT_EQ(exit_of({Duration::Unit::steps, 1e300}, 8, 100, 10), base::Exit::config);
   EXPECT_EQ(exit_of({Duration::Unit::steps, -1}, 8, 100, 10), base::Exit::internal);
   EXPECT_EQ(exit_of({Duration::Unit::examples, 8}, 0, 100, 10), base::Exit::internal);
+}
+
+// A length that may be the word "input" besides a number of steps.
+struct Length {
+  Duration total;
+  void bind(config::Table& t) { t.duration("total", total, "length").above(0).one_of({"input"}); }
+};
+struct Lengths {
+  Length train;
+  void bind(config::Table& t) { t.table("train", train, "what"); }
+};
+struct ReadLength {
+  Lengths root;
+  config::Deck deck;
+  explicit ReadLength(const std::string& text)
+      : deck(config::DeckSource{"run.toml", "[train]\n" + text, {}}, root) {}
+};
+
+TEST(Duration, MayBeAWord) {
+  const ReadLength read("total_steps = \"input\"\n");
+  EXPECT_FALSE(read.deck.problems().any());
+  EXPECT_TRUE(std::isinf(read.root.train.total.value));
+  EXPECT_EQ(read.deck.flat().at("train.total"), "\"input\"");
+  // What is resolved reads back.
+  EXPECT_NE(read.deck.resolved().find("total_steps = \"input\""), std::string::npos);
+  Lengths again;
+  const config::Deck resolved({"run.toml", read.deck.resolved(), {}}, again);
+  EXPECT_EQ(resolved.flat(), read.deck.flat());
+  Lengths override;
+  EXPECT_FALSE(
+      config::Deck({"run.toml", "[train]\ntotal_epochs = 3\n", {"train.total_steps=input"}},
+                   override)
+          .problems()
+          .any());
+  EXPECT_TRUE(std::isinf(override.train.total.value));
+  EXPECT_NE(config::describe([](config::Table& t) { Lengths().bind(t); }, "train")
+                .find("> 0 or \"input\""),
+            std::string::npos);
+  // As a length it is refused, because only the owner of the key knows the input.
+  EXPECT_EQ(exit_of(read.root.train.total, 8, 100, 10), base::Exit::config);
+}
+
+TEST(Duration, OtherWordsAreErrors) {
+  auto problem = [](const std::string& line) {
+    const ReadLength read(line);
+    const auto& lines = read.deck.problems().lines;
+    return lines.size() == 1 ? lines.front() : std::to_string(lines.size()) + " problems";
+  };
+  EXPECT_EQ(problem("total_steps = \"inputs\"\n"),
+            "run.toml:2: train.total_steps: expected an integer or \"input\", found the string "
+            "\"inputs\"");
+  EXPECT_NE(problem("total_epochs = \"input\"\n").find("write total_steps = \"input\""),
+            std::string::npos);
+  EXPECT_NE(problem("total_steps = inf\n").find("expected an integer"), std::string::npos);
+  EXPECT_NE(problem("total_epochs = inf\n").find("not a finite number"), std::string::npos);
+  EXPECT_NE(problem("total_steps = 0\n").find("must be > 0"), std::string::npos);
 }
 
 TEST(IsTime, EqualsThePublishedCode) {

@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "support.hpp"
 
@@ -105,6 +107,60 @@ TEST(Synthetic, ShortSequences) {
     EXPECT_EQ(x[0], 2);
     EXPECT_EQ(x[1], 1);
   }
+}
+
+TEST(Synthetic, ClassesAreInTurn) {
+  SyntheticOptions o = small();
+  const uint64_t without = o.open({})->fingerprint();
+  const Sample plain = o.open({})->read(8);
+  EXPECT_EQ(plain.count("label"), 0u);
+  o.classes = 3;
+  const auto source = o.open({});
+  EXPECT_NE(source->fingerprint(), without);
+  for (int64_t i = 0; i < 7; ++i) {
+    const Sample sample = source->read(i);
+    for (auto& [field, known] : o.spec()) EXPECT_EQ(mismatch(known, sample.at(field)), "");
+    EXPECT_EQ(*std::get<Array>(sample.at("label")).i32(), i % 3);
+    EXPECT_EQ(*std::get<Array>(source->field(i, "label")).i32(), i % 3);
+  }
+  // Classes alone change neither image nor caption.
+  const Sample sample = source->read(8);
+  const Array &a = std::get<Array>(plain.at("image")), &b = std::get<Array>(sample.at("image"));
+  EXPECT_TRUE(std::equal(a.f32(), a.f32() + a.count(), b.f32()));
+  o.pattern = Pattern::constant;
+  const Sample grey = o.open({})->read(8);
+  const Array& x = std::get<Array>(grey.at("image"));
+  EXPECT_TRUE(std::all_of(x.f32(), x.f32() + x.count(), [](float v) { return v == 0; }));
+}
+
+// Least-squares scores that are linear in the pixels name the class of each image.
+TEST(Synthetic, SeparableImagesShowTheirClass) {
+  SyntheticOptions o = small();
+  o.classes = 10;
+  o.pattern = Pattern::separable;
+  const auto source = o.open({});
+  const int64_t pixels = 17 * 17 * 3;
+  std::vector<std::vector<double>> means(10, std::vector<double>(size_t(pixels)));
+  for (int64_t i = 0; i < 500; ++i) {
+    const Sample sample = source->read(i);
+    const float* x = std::get<Array>(sample.at("image")).f32();
+    for (int64_t k = 0; k < pixels; ++k) means[size_t(i % 10)][size_t(k)] += double(x[k]) / 50;
+  }
+  std::set<std::vector<int32_t>> captions;
+  for (int64_t i = 500; i < 1000; ++i) {
+    const Sample sample = source->read(i);
+    const float* x = std::get<Array>(sample.at("image")).f32();
+    std::vector<double> scores(10);
+    for (size_t c = 0; c < 10; ++c)
+      for (int64_t k = 0; k < pixels; ++k) {
+        const double m = means[c][size_t(k)];
+        scores[c] += m * (double(x[k]) - m / 2);
+      }
+    EXPECT_EQ(std::max_element(scores.begin(), scores.end()) - scores.begin(), i % 10);
+    const int32_t* text = std::get<Array>(sample.at("labels")).i32();
+    captions.emplace(text, text + 24);
+  }
+  EXPECT_EQ(captions.size(), 10u) << "one caption for each class";
 }
 
 }  // namespace

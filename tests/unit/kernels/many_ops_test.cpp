@@ -235,6 +235,13 @@ TEST(ManyOps, AdamwUpdate) {
     AdamwUpdate a{u,     mu,   nu, 0.75f, 0.25f, 0.875f, 0.125f, 0.4f, 0.001f * float(1 + i),
                   1e-3f, 1e-4f};
     if (i % 4 == 1) a.nu_max = m.squares(n, i % 16 == 5);
+    if (i % 4 == 2) {
+      a = {.update = u, .mu = {}, .nu = nu, .keep1 = 0.75f, .keep2 = 0.875f, .add2 = 0.125f};
+      a.divides_first = true;
+      a.eps = 0.001f * float(1 + i);
+      if (i % 8 == 2) a.mu = m.squares(n, false);
+      if (i % 16 > 8) a.centre = m.squares(n, false);
+    }
     return a;
   });
 }

@@ -157,7 +157,7 @@ inline Views views(kernels::AdafactorRms& a) {
   return both({&a.sum, &a.gradient, &a.clip.decided}, views(a.scaling));
 }
 inline Views views(kernels::AdamwUpdate& a) {
-  return both(views(a.update), {&a.mu, &a.nu, &a.nu_max});
+  return both(views(a.update), {&a.mu, &a.nu, &a.nu_max, &a.centre});
 }
 inline Views views(kernels::LionUpdate& a) { return both(views(a.update), {&a.mu}); }
 inline Views views(kernels::TrustSums& a) {

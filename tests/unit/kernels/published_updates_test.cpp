@@ -118,6 +118,62 @@ TEST(PublishedUpdates, AdamDividesByTheLargestMoment) {
   }
 }
 
+TEST(PublishedUpdates, RmspropDividesBeforeMomentum) {
+  for (const bool momentum : {false, true})
+    for (const bool centred : {false, true}) {
+      SCOPED_TRACE(testing::Message() << momentum << " " << centred);
+      Job job(1001);
+      auto mu = normals(1001, "m"), square = normals(1001, "v"), mean = normals(1001, "c");
+      // A mean of squares is at least the square of the mean, but for rounding.
+      for (size_t i = 0; i < mean.size(); ++i)
+        square[i] = square[i] * square[i] + mean[i] * mean[i];
+      const auto mu0 = mu, square0 = square, mean0 = mean;
+      TestQueue queue(2);
+      AdamwUpdate a{.update = job.update, .mu = {}, .nu = view32(square)};
+      a.divides_first = true;
+      a.keep1 = 0.75f;
+      a.keep2 = 0.875f;
+      a.add2 = 0.125f;
+      a.eps = 1e-3f;
+      if (momentum) a.mu = view32(mu);
+      if (centred) a.centre = view32(mean);
+      run(a, queue);
+      for (size_t i = 0; i < mu.size(); ++i) {
+        const double g = job.gradient(i), v = 0.875 * double(square0[i]) + 0.125 * g * g,
+                     c = centred ? double(mean0[i]) + 0.125 * (g - double(mean0[i])) : 0,
+                     d = (momentum ? 0.75 * double(mu0[i]) : 0) +
+                         g / (std::sqrt(v - c * c) + double(1e-3f));
+        ASSERT_NEAR(square[i], v, 2e-6 * (1 + v));
+        if (centred) {
+          ASSERT_NEAR(mean[i], c, 2e-6);
+        }
+        if (momentum) {
+          ASSERT_NEAR(mu[i], d, 1e-5 * (1 + std::abs(d)));
+        }
+        ASSERT_NEAR(job.w[i], job.after(i, d), 1e-5 * (1 + std::abs(d)));
+      }
+    }
+}
+
+// A gradient that has always been the same has no variance: rounding must not make its root NaN.
+TEST(PublishedUpdates, RmspropOfAConstantGradientIsFinite) {
+  Job job(1001);
+  std::vector<float> square(1001), mean(1001);
+  for (size_t i = 0; i < mean.size(); ++i) {
+    mean[i] = float(job.gradient(i));
+    square[i] = std::nextafter(mean[i] * mean[i], 0.0f);
+  }
+  TestQueue queue(1);
+  AdamwUpdate a{.update = job.update, .mu = {}, .nu = view32(square)};
+  a.divides_first = true;
+  a.keep2 = 0.875f;
+  a.add2 = 0.125f;
+  a.eps = 1;
+  a.centre = view32(mean);
+  run(a, queue);
+  for (float w : job.w) ASSERT_TRUE(std::isfinite(w));
+}
+
 TEST(PublishedUpdates, LionMovesByTheSign) {
   for (int64_t n : {1, 514, 20003}) {
     Job job(n);

@@ -232,7 +232,8 @@ TEST(Optimizer, FindsNonFiniteGradientsOnAnyRank) {
 // A step that is not finite leaves weights and state unchanged, for every optimizer. The next step
 // continues as if it had not happened.
 TEST(Optimizer, AStepThatIsNotFiniteIsNotApplied) {
-  for (const char* kind : {"adafactor", "adafactor_clipped", "adamw", "lion", "momentum", "sgd"})
+  for (const char* kind :
+       {"adafactor", "adafactor_clipped", "adamw", "lion", "momentum", "rmsprop", "sgd"})
     for (bool by_loss : {false, true}) {
       SCOPED_TRACE(fmt::format("{}, by loss {}", kind, by_loss));
       Job s;
@@ -316,7 +317,7 @@ Tensor times(double factor, Tensor t) {
 // fp16's gradients are multiplied by a power of two, which must not change one bit of any report or
 // state.
 TEST(Optimizer, ALossScaleDropsOut) {
-  for (const char* kind : {"adafactor", "adamw", "lion", "momentum", "sgd"})
+  for (const char* kind : {"adafactor", "adamw", "lion", "momentum", "rmsprop", "sgd"})
     for (double clip : {0.0, 3.0}) {
       rig::Tensors weights[2], states[2];
       for (bool scaled : {false, true}) {
@@ -397,7 +398,7 @@ TEST(Optimizer, FrozenParametersHaveNoStateAndNoShareInTheNorm) {
 }
 
 TEST(Optimizer, AllocatesNothingFromTheThirdStepOn) {
-  for (const char* kind : {"adafactor", "adamw", "lion", "momentum", "sgd", "larc"}) {
+  for (const char* kind : {"adafactor", "adamw", "lion", "momentum", "rmsprop", "sgd", "larc"}) {
     Job s;
     s.parameters = {parameter("w", {70, 130}), parameter("heads", {40, 2, 33}),
                     parameter("b", {700})};

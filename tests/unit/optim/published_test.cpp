@@ -7,6 +7,7 @@
 
 #include "optim/adafactor.hpp"
 #include "optim/adamw.hpp"
+#include "optim/rmsprop.hpp"
 #include "optim/sgd.hpp"
 #include "rig.hpp"
 
@@ -71,10 +72,49 @@ TEST(Published, DecaySchedules) {
   }
 }
 
+// PyTorch's RMSprop, decay within the gradient:
+//   v = alpha v + (1 - alpha) g^2, a = alpha a + (1 - alpha) g
+//   p -= rate buf, where buf = momentum buf + g / (sqrt(v - a^2) + eps)
+TEST(Published, Rmsprop) {
+  const optim::RmspropOptions published;
+  EXPECT_EQ(published.alpha, 0.99);
+  EXPECT_EQ(published.eps, 1e-8);
+  EXPECT_TRUE(published.momentum == 0 && !published.centered);
+  for (const double momentum : {0.0, 0.5})
+    for (const bool centered : {false, true}) {
+      SCOPED_TRACE(testing::Message() << momentum << " " << centered);
+      auto method = std::make_shared<optim::RmspropOptions>();
+      method->momentum = momentum;
+      method->centered = centered;
+      Job s = job("rmsprop", 0.125);
+      s.options.method = method;
+      s.options.weight_decay = 0.25;
+      s.options.decay_form = optim::DecayForm::gradient;
+      s.policies = {{.decay_scale = 1}, {.decay_scale = 1}};
+      rig::Rig r(s);
+      r.set_weights(weights());
+      std::vector<double> p(240), v(240), a(240), buf(240);
+      for (size_t i = 0; i < p.size(); ++i) p[i] = double(weights()["w"][i]);
+      for (int64_t step = 1; step <= 3; ++step) {
+        r.step(step, gradients_of(step));
+        for (size_t i = 0; i < p.size(); ++i) {
+          const double g = double(gradients_of(step)["w"][i]) + 0.25 * p[i];
+          v[i] = 0.99 * v[i] + 0.01 * g * g;
+          if (centered) a[i] += 0.01 * (g - a[i]);
+          buf[i] = momentum * buf[i] + g / (std::sqrt(v[i] - a[i] * a[i]) + 1e-8);
+          p[i] -= 0.125 * buf[i];
+        }
+      }
+      const Tensor after = r.weights()["w"];
+      for (size_t i = 0; i < p.size(); ++i) ASSERT_NEAR(after[i], p[i], 1e-4) << i;
+      EXPECT_EQ(r.state().size(), 2 * size_t(1 + (momentum > 0) + centered));
+    }
+}
+
 // Until its step a tensor changes nowhere: no weight, no state, no norm. Then it goes on as if the
 // run began there, whatever the others did.
 TEST(Published, GradientsDroppedUntilAStep) {
-  for (const char* kind : {"adafactor", "adamw", "lion", "momentum", "sgd", "larc"})
+  for (const char* kind : {"adafactor", "adamw", "lion", "momentum", "rmsprop", "sgd", "larc"})
     for (int fsdp : {1, 2}) {
       SCOPED_TRACE(kind);
       Job s = job(kind, 0.1);

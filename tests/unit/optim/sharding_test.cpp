@@ -9,6 +9,7 @@
 #include "optim/adamw.hpp"
 #include "optim/momentum.hpp"
 #include "optim/registry.hpp"
+#include "optim/rmsprop.hpp"
 #include "optim/sgd.hpp"
 #include "rig.hpp"
 
@@ -50,6 +51,12 @@ Job job_for(const std::string& variant) {
     auto m = std::make_shared<optim::AdafactorOptions>();
     m->clipping_threshold = 0.5;
     m->momentum_type = device::DType::f32;
+    s.options.method = m;
+  }
+  if (variant == "rmsprop_centered") {
+    auto m = std::make_shared<optim::RmspropOptions>();
+    m->momentum = 0.9;
+    m->centered = true;
     s.options.method = m;
   }
   if (variant.starts_with("sgd_")) {
@@ -216,7 +223,8 @@ TEST(Measures, SeveralSumsOfWeightsAndGradients) {
 // A state tensor needs no policy and has no gradient, optimizer state or norm. The optimizer leaves
 // it unchanged.
 TEST(State, IsNoBusinessOfOptimizers) {
-  for (const char* kind : {"adafactor", "adamw", "lion", "momentum", "sgd", "sgd_lars"}) {
+  for (const char* kind :
+       {"adafactor", "adamw", "lion", "momentum", "rmsprop", "sgd", "sgd_lars"}) {
     Job s = job_for(kind);
     const Outcome without = run_all(s, 2);
     s.parameters.push_back(rig::parameter("a/mean", {130}));
@@ -348,9 +356,10 @@ TEST_P(Sharding, StatePerRankIsItsShare) {
 
 INSTANTIATE_TEST_SUITE_P(Methods, Sharding,
                          testing::Values("adafactor", "adafactor_clipped", "adamw", "lion",
-                                         "momentum", "sgd", "sgd_momentum", "sgd_larc", "sgd_lars"),
+                                         "momentum", "rmsprop", "rmsprop_centered", "sgd",
+                                         "sgd_momentum", "sgd_larc", "sgd_lars"),
                          [](const auto& test) { return test.param; });
 
-TEST(ShardingRegistry, EveryOptimizerIsCovered) { EXPECT_EQ(optim::methods().size(), 5u); }
+TEST(ShardingRegistry, EveryOptimizerIsCovered) { EXPECT_EQ(optim::methods().size(), 6u); }
 
 }  // namespace

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/part_lists.hpp"
+
+#include <fmt/format.h>
+
+#include <map>
+
+#include "models/class_objective.hpp"
+#include "models/model.hpp"
+
+namespace models {
+namespace {
+
+// The losses that belong to one kind of model.
+constexpr const char* kOwnLosses[][3] = {
+    {"captions", "cappa", "cross-entropy of the tokens of a caption, after its image"},
+    {"simclr", "simclr", "contrast of a view with all other views of the batch (InfoNCE)"},
+    {"moco", "moco", "contrast of a view with another one and a queue of keys"},
+    {"swav", "swav", "prediction of other views' assignments to prototypes"},
+    {"barlow_twins", "barlow_twins",
+     "distance of the correlations of features from the unit matrix"},
+    {"dino", "dino", "prediction of a teacher's scores of other views"},
+    {"nce", "npid", "noise-contrastive estimation with a memory bank; model.loss.loss"},
+    {"cross_entropy", "npid", "softmax over one positive and rows of a bank; model.loss.loss"},
+};
+
+// The required keys of the smallest deck of each kind. Its measures stand for those of all decks.
+const std::map<std::string, const char*>& small_decks() {
+  static const std::map<std::string, const char*> decks = {
+      {"cappa", "vocab_size = 8\n"},
+      {"classifier", R"(num_classes = 8
+trunk = { kind = "resnet" })"},
+      {"linear_probe", R"(num_classes = 8
+trunk = { kind = "resnet" }
+probe = [{ name = "PROBE", tap = "flatten", head = { kind = "mlp", layers = [8] } }])"},
+      {"swav", R"(trunk = { kind = "resnet" }
+head = [{ kind = "swav", layers = [8], prototypes = [8] }])"},
+  };
+  return decks;
+}
+
+struct ModelDeck {
+  ModelOptions model;
+  void bind(config::Table& t) { t.table("model", model, ""); }
+};
+
+std::vector<Measure> measures_of(const std::string& kind) {
+  constexpr const char* kOfEmbeddings = R"(trunk = { kind = "resnet" }
+head = [{ kind = "mlp", layers = [8] }])";
+  const auto own = small_decks().find(kind);
+  ModelDeck small;
+  const config::Deck deck(
+      {.path = "the smallest deck",
+       .text = fmt::format("[model]\nkind = \"{}\"\n{}\n", kind,
+                           own == small_decks().end() ? kOfEmbeddings : own->second),
+       .overrides = {}},
+      small);
+  deck.throw_if_any();
+  return make_model(small.model, {})->measures();
+}
+
+}  // namespace
+
+std::vector<NamedPart> loss_parts() {
+  std::vector<NamedPart> out;
+  for (const auto& [name, loss] : kClassLossNames)
+    out.push_back(
+        {name, fmt::format("{}; model.loss of model.kind = \"classifier\", \"linear_probe\"",
+                           loss == kernels::ClassLoss::softmax
+                               ? "cross-entropy of one class of each image"
+                               : "binary cross-entropies of all classes of each image")});
+  for (const auto& [name, kind, doc] : kOwnLosses)
+    out.push_back({name, fmt::format("{}; model.kind = \"{}\"", doc, kind)});
+  return out;
+}
+
+std::vector<NamedPart> measure_parts() {
+  std::vector<NamedPart> out;
+  for (const Registered& model : registry())
+    for (const Measure& m : measures_of(model.name))
+      out.push_back(
+          {m.name, fmt::format("{} ({}); model.kind = \"{}\"", m.doc, m.unit, model.name)});
+  return out;
+}
+
+}  // namespace models
