@@ -9,8 +9,8 @@
 #include <filesystem>
 #include <memory>
 
-#include "base/clock.hpp"
 #include "base/error.hpp"
+#include "base/log_limits.hpp"
 
 namespace base::log {
 namespace {
@@ -37,13 +37,11 @@ Sinks& sinks() {
 
 std::atomic<int> g_warnings{0};
 
-// Reports lost lines on the console, at most once in kPause_s. A log that cannot be written, for
+// Reports lost lines on the console, at most once a minute. A log that cannot be written, for
 // example on a full disk, must neither stop a run nor fill the console.
 void log_lost_lines(const std::string& what) {
-  constexpr double kPause_s = 60;
-  static std::atomic<double> logged_s{-kPause_s};
-  if (now_s() - logged_s < kPause_s) return;
-  logged_s = now_s();
+  static EverySeconds minute(60);
+  if (!minute.now()) return;
   sinks().out->info(
       "rank={} level=warning step={} log: {}; lines are lost to the file, not to the console, "
       "until there is room again",
