@@ -8,6 +8,7 @@
 #include "comm/together.hpp"
 #include "io/files.hpp"
 #include "train/changes.hpp"
+#include "train/console.hpp"
 
 namespace train {
 namespace log = base::log;
@@ -40,7 +41,7 @@ bool Continuation::resume() {
   check_data(found->state);
   log::line("restore  step={} file={} mib_per_rank={:.1f} s={:.2f}", found->from.step,
             found->from.file, double(found->from.bytes) / 0x1p20, found->from.seconds);
-  continue_from(found->state);
+  continue_from(found->state, found->from.file);
   if (!attempt_.recipe.init.from.empty() || !attempt_.recipe.checkpoint.branch_from.empty())
     log::line(
         "init     this run goes on from its own checkpoint; init.from and checkpoint.branch_from "
@@ -56,7 +57,9 @@ bool Continuation::branch() {
   log::line("branch   step={} file={} mib_per_rank={:.1f} s={:.2f}", restored.step, restored.path,
             double(restored.bytes) / 0x1p20, restored.seconds);
   RunState& state = attempt_.state;
-  continue_from(state.read(filled));
+  RunState saved = state.read(filled);
+  saved.restart_data = false;  // that was about the other run
+  continue_from(saved, restored.path);
   if (state.step == attempt_.total)
     base::fail(
         base::Exit::config,
@@ -81,18 +84,23 @@ void Continuation::check_data(const RunState& saved) const {
       "the checkpoint was trained on {}, the deck's data are {} (in brackets: keys, sizes and "
       "places)",
       saved.data, data);
+  if (attempt_.state.begins_data_anew(saved)) {
+    log::line("data     {}; they begin anew (checkpoint.restart_data)", text);
+    return;
+  }
   const std::string key = attempt_.recipe.train.mixture.empty() ? "train.data" : "train.mixture";
   const std::vector<std::string>& allowed = attempt_.start.allow_change;
   if (std::find(allowed.begin(), allowed.end(), key) == allowed.end())
     throw base::Error(base::Exit::config,
                       fmt::format("{}: positions would mean other examples from here on. Restore "
-                                  "the data, or add --allow-change {}",
+                                  "the data, or add --allow-change {}, or begin the data anew with "
+                                  "--set checkpoint.restart_data=true",
                                   text, key),
                       true);
   if (attempt_.leads()) log::warning("{} (--allow-change {})", text, key);
 }
 
-void Continuation::continue_from(const RunState& saved) {
+void Continuation::continue_from(const RunState& saved, const std::string& file) {
   if (saved.step > attempt_.total)
     base::fail(
         base::Exit::config,
@@ -101,8 +109,27 @@ void Continuation::continue_from(const RunState& saved) {
   restored_attempt_ = saved.progress.attempts;
   restored_uptime_s_ = saved.uptime_s;
   attempt_.state.continue_from(saved, attempt_.pace.cores);
+  tell_position(saved, file);
   attempt_.settled = attempt_.state.step;
   restore_loss_scale(saved);
+}
+
+void Continuation::tell_position(const RunState& saved, const std::string& file) const {
+  const RunState& state = attempt_.state;
+  if (state.begins_data_anew(saved))
+    log::line("data     begin anew after step {}, as checkpoint.restart_data says", state.step);
+  else if (const std::string text = position_problem(saved, state, file);
+           !text.empty() && attempt_.leads())
+    log::warning("{}", text);
+}
+
+std::string position_problem(const RunState& saved, const RunState& now, const std::string& file) {
+  if (saved.knows_position) return "";
+  return fmt::format(
+      "{} has no position of the data: training goes on at example {} of their order, as if all {} "
+      "steps had had {} examples and none had been left out. --set checkpoint.restart_data=true "
+      "begins the data anew",
+      file, base::with_commas(now.position()), base::with_commas(now.step), now.global_batch);
 }
 
 void Continuation::restore_loss_scale(const RunState& saved) {
@@ -126,6 +153,8 @@ void Continuation::initialise() {
   const Recipe& recipe = attempt_.recipe;
   const std::string& from = recipe.init.from;
   if (from.empty()) return;
+  const std::string before = parameter_table(engine, attempt_.job.mesh());
+  if (attempt_.leads()) io::write_file_atomically(recipe.run.dir + kFirstParameters, before);
   const checkpoint::InitReport report = checkpoint::load_initial_weights(
       attempt_.world(), recipe.init, saves_.target(), engine.model().patch_tables(), poll_);
   log::line("init     from={} {} s={:.2f}", from, report.summary, report.seconds);
