@@ -235,7 +235,8 @@ preprocess = 'keep("image", "labels") | value_range(-1, 1, key="image")'
         # Evaluators of the end have their turn at this end, too.
         shutil.rmtree(self.dir)
         text = self.good + '\n[eval.last]\nkind = "perplexity"\ndata = "train"\nevery_steps = 0\n'
-        self.expect(0, "eval=last step=6 ", "finished step=6", ranks=2, args=[self.deck(text), *LONG, *early])
+        later = ["--set", "early_stop.not_before_fraction=0.000095"]  # of 100,000 steps: step 9.5
+        self.expect(0, "eval=last step=10 ", "finished step=10", ranks=2, args=[self.deck(text), *LONG, *early, *later])
         self.deck()
         for bad, words in (("val/perplexit:min", ["perplexity"]), ("vall/perplexity:min", ["[eval.vall]", "val"]),
                            ("val/perplexity", ["EVAL/METRIC"])):

@@ -100,6 +100,32 @@ TEST(Resnet, NamesParametersAndTapsAsPublished) {
             (Sizes{4, 4, 2048}));
 }
 
+TEST(Resnet, BlocksBeginAsTheirShortcutsIfAsked) {
+  struct TrunkDeck {
+    models::ResnetTrunkOptions trunk;
+    void bind(config::Table& t) { trunk.bind(t); }
+  };
+  for (const bool asked : {false, true})
+    for (const int64_t depth : {18, 50}) {
+      TrunkDeck root;
+      const std::string text =
+          fmt::format("depth = {}\n{}", depth, asked ? "zero_last_scale = true\n" : "");
+      config::Deck({"deck.toml", text, {}}, root).throw_if_any();
+      models::ParameterList list;
+      const models::ResnetTrunk trunk(root.trunk.config, models::Recompute::none, list);
+      const std::string last = depth == 18 ? "bn2.weight" : "bn3.weight";
+      int zero = 0, one = 0;
+      for (const shard::Parameter& p : list.parameters()) {
+        if (!p.path.ends_with(".weight") || p.shape.size() != 1) continue;
+        const bool zeros = p.init.kind == shard::Init::Kind::zeros;
+        EXPECT_EQ(zeros, asked && p.path.ends_with(last)) << p.path;
+        ++(zeros ? zero : one);
+      }
+      EXPECT_EQ(zero, !asked ? 0 : depth == 18 ? 8 : 16);
+      EXPECT_GT(one, 8);
+    }
+}
+
 // ---- a classifier with a small ResNet
 
 class ResnetWorld {
