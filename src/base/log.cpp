@@ -14,8 +14,8 @@
 #include <memory>
 #include <mutex>
 
-#include "base/clock.hpp"
 #include "base/error.hpp"
+#include "base/log_limits.hpp"
 #include "base/plain_nan.hpp"
 
 namespace base::log {
@@ -43,13 +43,11 @@ Sinks& sinks() {
 
 std::atomic<int> g_warnings{0};
 
-// Says on the console that a file lacks lines, at most once in kPause_s. A log that cannot be
-// written, for example on a full disk, must neither stop a run nor fill the console.
+// Says on the console that a file lacks lines, at most once a minute. A log that cannot be written,
+// for example on a full disk, must neither stop a run nor fill the console.
 void log_lost_lines(const std::string& what) {
-  constexpr double kPause_s = 60;
-  static std::atomic<double> logged_s{-kPause_s};
-  if (now_s() - logged_s < kPause_s) return;
-  logged_s = now_s();
+  static EverySeconds minute(60);
+  if (!minute.now()) return;
   sinks().out->info("rank={} level=warning step={} log: {}", where().rank, where().step, what);
 }
 

@@ -8,8 +8,62 @@
 
 namespace checkpoint {
 
+namespace {
+
+using config::OnResume;
+
+void bind_io(config::Table& t, IoLimits& limits) {
+  t.key("io_threads", limits.threads,
+        "threads of each rank that read and prove parts of a checkpoint at a start, and that prove "
+        "what a save wrote; the bytes are the same")
+      .min(1)
+      .max(1024)
+      .on_resume(OnResume::may_change);
+  t.key("io_inflight_mb", limits.inflight_mb,
+        "limit of what a restore has read and not yet proved, on each rank; all io_threads share "
+        "it")
+      .min(2)
+      .max(1 << 20)
+      .unit("MiB")
+      .on_resume(OnResume::may_change);
+  if (limits.inflight_mb < 2 * limits.threads)
+    t.error("io_inflight_mb",
+            fmt::format("{} MiB are too few for io_threads = {}: each takes at least 2 MiB",
+                        limits.inflight_mb, limits.threads));
+}
+
+// What a run begins from.
+void bind_beginning(config::Table& t, CheckpointOptions& options) {
+  t.key("resume", options.resume,
+        "auto: the newest valid checkpoint if there is one; must: an error if there is none; "
+        "never: from the beginning; or in quotes a step number, or \"-2\" for the second newest "
+        "checkpoint and so on. Going back is done once, however often the command is repeated; "
+        "files of later steps are moved to checkpoints/abandoned at the next save")
+      .on_resume(OnResume::may_change)
+      .check([&resume = options.resume]() -> std::string {
+        if (resume == "auto" || resume == "must" || resume == "never" || resume_step(resume) >= 0 ||
+            resume_nth(resume) > 0)
+          return "";
+        return fmt::format(
+            "\"{}\" is not auto, must, never, a step number in quotes (\"1000\") or -N in quotes "
+            "for "
+            "the N-th newest (\"-2\")",
+            resume);
+      });
+  t.key("branch_from", options.branch_from,
+        "begin a new run from another run's full state, step and optimizer included (for a "
+        "cool-down, say): its run directory, whose newest checkpoint is used, or a checkpoint "
+        "file. A checkpoint of this run takes precedence; \"\" = none");
+  t.key("restart_data", options.restart_data,
+        "true: a run that goes on from a checkpoint begins its data anew, at the first example of "
+        "their order; step, schedules and counts go on. This is done once, however often the "
+        "command is repeated: a checkpoint knows if the attempt that wrote it has done it")
+      .on_resume(OnResume::may_change);
+}
+
+}  // namespace
+
 void CheckpointOptions::bind(config::Table& t) {
-  using config::OnResume;
   t.duration("every", every,
              "how often a checkpoint is written; the last step and a stop always write one")
       .on_resume(OnResume::may_change);
@@ -50,30 +104,11 @@ void CheckpointOptions::bind(config::Table& t) {
       .min(0)
       .unit("MiB")
       .on_resume(OnResume::may_change);
+  bind_io(t, io);
   t.choice("on_error", stops_on_error, {{"continue", false}, {"stop", true}},
            "when a file cannot be written (the old ones are intact): go on with a warning, or stop")
       .on_resume(OnResume::may_change);
-  t.key("resume", resume,
-        "auto: the newest valid checkpoint if there is one; must: an error if there is none; "
-        "never: from the beginning; or in quotes a step number, or \"-2\" for the second newest "
-        "checkpoint and so on. Going back is done once, however often the command is repeated; "
-        "files of later steps are moved to checkpoints/abandoned at the next save")
-      .on_resume(OnResume::may_change)
-      .check([this]() -> std::string {
-        if (resume == "auto" || resume == "must" || resume == "never" || resume_step(resume) >= 0 ||
-            resume_nth(resume) > 0)
-          return "";
-        return fmt::format(
-            "\"{}\" is not auto, must, never, a step number in quotes (\"1000\") or -N in quotes "
-            "for "
-            "the N-th newest (\"-2\")",
-            resume);
-      });
-  t.key("branch_from", branch_from,
-        "begin a new run from another run's full state, step and optimizer included (for a "
-        "cool-down, say): its run directory, whose newest checkpoint is used, or a checkpoint "
-        "file. A checkpoint of this run takes precedence; \"\" = none")
-      .unit("path");
+  bind_beginning(t, *this);
 }
 
 int64_t resume_step(const std::string& resume) {

@@ -2,6 +2,7 @@
 // [checkpoint] of the deck.
 #pragma once
 
+#include "checkpoint/io_limits.hpp"
 #include "config/table.hpp"
 
 namespace checkpoint {
@@ -15,9 +16,11 @@ struct CheckpointOptions {
   std::string best, passes;
   bool async = true;
   int64_t staging_mb = 4096;
+  IoLimits io;
   std::string resume = "auto";
   bool stops_on_error = false;
   std::string branch_from;
+  bool restart_data = false;
   void bind(config::Table& t);
 };
 

@@ -2,166 +2,15 @@
 #include "checkpoint/restore.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <functional>
-#include <future>
 #include <optional>
-#include <span>
 
-#include "base/cancel.hpp"
 #include "base/clock.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
-#include "checkpoint/checksum.hpp"
 
 namespace checkpoint {
 namespace log = base::log;
-
-namespace {
-
-// Bytes [begin, end) of a tensor and the memory to fill.
-struct WantedBytes {
-  const Entry* entry;
-  int64_t begin, end;
-  char* data;
-  int64_t offset() const { return entry->offset + begin; }
-};
-
-// Sorted by file offset, so that the disk can read ahead.
-std::vector<WantedBytes> wanted_of(const std::string& path, const Manifest& manifest,
-                                   const std::vector<shard::TensorSlice>& tensors) {
-  std::vector<WantedBytes> all;
-  for (const shard::TensorSlice& t : tensors) {
-    const Entry* e = manifest.layout.find(t.name);
-    CHECK(e, "{} is not in {}", t.name, path);
-    for (const auto& part : t.parts) {
-      int64_t size = device::size_of(t.type), begin = part.begin * size, end = part.end * size;
-      CHECK(begin >= 0 && end <= e->bytes, "{}: bytes [{}, {}) of {} are wanted", t.name, begin,
-            end, e->bytes);
-      if (begin < end) all.push_back({e, begin, end, static_cast<char*>(part.data)});
-    }
-  }
-  std::sort(all.begin(), all.end(),
-            [](const WantedBytes& a, const WantedBytes& b) { return a.offset() < b.offset(); });
-  return all;
-}
-
-// Whole blocks [first, end) of a tensor, read straight into the wanted memory; or one block that is
-// wanted only in part.
-struct Portion {
-  const WantedBytes* wanted;
-  int64_t first, end;
-  bool whole;
-  int64_t begin() const { return first * kBlock; }  // within the tensor
-  int64_t bytes() const { return std::min(end * kBlock, wanted->entry->bytes) - begin(); }
-  int64_t offset() const { return wanted->entry->offset + begin(); }
-};
-
-// bytes of one read; bytes of a gap between two portions of one read
-constexpr int64_t kMaxRead = 64 << 20, kMaxGap = 64 << 10;
-
-std::vector<Portion> portions_of(const std::vector<WantedBytes>& wanted) {
-  constexpr int64_t kMaxBlocks = kMaxRead / kBlock;
-  std::vector<Portion> out;
-  for (const WantedBytes& w : wanted) {
-    int64_t first = block_count(w.begin),
-            end = w.end == w.entry->bytes ? w.entry->blocks() : w.end / kBlock;
-    if (int64_t block = w.begin / kBlock; block < first)
-      out.push_back({&w, block, block + 1, false});
-    for (int64_t at = first; at < end; at += kMaxBlocks)
-      out.push_back({&w, at, std::min(at + kMaxBlocks, end), true});
-    if (end >= first && end * kBlock < w.end) out.push_back({&w, end, end + 1, false});
-  }
-  return out;
-}
-
-// Returns the indices of the portions that begin a new read: [0, ..., number of portions].
-std::vector<size_t> batches_of(const std::vector<Portion>& portions) {
-  std::vector<size_t> out{0};
-  int64_t bytes = 0, end = -1;
-  for (size_t i = 0; i < portions.size(); ++i) {
-    const Portion& p = portions[i];
-    // Two parts that meet in a block both want it; such a block is read twice.
-    bool beside = end >= 0 && p.offset() >= end && p.offset() - end <= kMaxGap;
-    if (i > 0 && (!beside || bytes + p.bytes() > kMaxRead)) {
-      out.push_back(i);
-      bytes = 0;
-    }
-    bytes += p.bytes();
-    end = p.offset() + p.bytes();
-  }
-  if (!portions.empty()) out.push_back(portions.size());
-  return out;
-}
-
-}  // namespace
-
-int64_t read_parts(const std::string& path, const Manifest& manifest,
-                   const std::vector<shard::TensorSlice>& tensors, const std::stop_token& token) {
-  const std::vector<WantedBytes> wanted = wanted_of(path, manifest, tensors);
-  const std::vector<Portion> portions = portions_of(wanted);
-  const std::vector<size_t> batches = batches_of(portions);
-  io::File file(path, io::File::Mode::read);
-  int64_t read = 0;
-  // Portions that lie side by side are read in one call, straight into the wanted memory. Blocks
-  // that are wanted in part are read into `edges` instead.
-  struct Batch {
-    std::span<const Portion> portions;
-    std::vector<char*> targets;
-    std::vector<char> edges;
-  };
-  auto read_batch = [&](Batch& b) {
-    int64_t edges = 0;
-    for (const Portion& p : b.portions) edges += p.whole ? 0 : p.bytes();
-    b.edges.resize(size_t(edges));
-    b.targets.clear();
-    std::vector<char> gap(size_t{kMaxGap});
-    std::vector<std::span<char>> pieces;
-    char* edge = b.edges.data();
-    int64_t offset = b.portions[0].offset(), end = offset;
-    for (const Portion& p : b.portions) {
-      if (p.offset() > end) pieces.emplace_back(gap.data(), size_t(p.offset() - end));
-      b.targets.push_back(p.whole ? p.wanted->data + (p.begin() - p.wanted->begin) : edge);
-      if (!p.whole) edge += p.bytes();
-      pieces.emplace_back(b.targets.back(), size_t(p.bytes()));
-      end = p.offset() + p.bytes();
-      read += p.bytes();
-    }
-    file.read_at(std::move(pieces), offset);
-  };
-  auto verify_batch = [&](const Batch& b) {
-    for (size_t i = 0; i < b.portions.size(); ++i) {
-      const Portion& p = b.portions[i];
-      const Entry& e = *p.wanted->entry;
-      const char* data = b.targets[i];
-      for (int64_t block = p.first; block < p.end; ++block) {
-        int64_t begin = block * kBlock, count = block_bytes(block, e.bytes);
-        if (base::xxh3(data + (begin - p.begin()), size_t(count)) !=
-            manifest.blocks[size_t(e.first_block + block)])
-          base::fail(base::Exit::checkpoint,
-                     "{} is damaged (checksum of bytes {} to {} of the file)", e.name,
-                     e.offset + begin, e.offset + begin + count);
-      }
-      if (p.whole) continue;
-      int64_t from = std::max(p.begin(), p.wanted->begin),
-              until = std::min(p.begin() + p.bytes(), p.wanted->end);
-      std::memcpy(p.wanted->data + (from - p.wanted->begin), data + (from - p.begin()),
-                  size_t(until - from));
-    }
-  };
-  Batch in_turn[2];  // one batch is verified while the next is read
-  std::future<void> proof;
-  for (size_t i = 0; i + 1 < batches.size(); ++i) {
-    base::end_if_asked(token);
-    Batch& b = in_turn[i % 2];
-    b.portions = std::span(portions).subspan(batches[i], batches[i + 1] - batches[i]);
-    read_batch(b);
-    if (proof.valid()) proof.get();
-    proof = std::async(std::launch::async, verify_batch, std::cref(b));
-  }
-  if (proof.valid()) proof.get();
-  return read;
-}
 
 namespace {
 
@@ -202,11 +51,11 @@ Inspected inspect_on_first(comm::Comm& comm, const Candidate& candidate) {
 // Returns "" if every rank has read its parts, else the reason of the first rank that failed.
 // Errors other than damage are thrown.
 std::string read_together(comm::Comm& comm, const Candidate& candidate, const Manifest& manifest,
-                          const std::vector<shard::TensorSlice>& tensors, int64_t& bytes,
-                          const comm::Poll& poll) {
+                          const std::vector<shard::TensorSlice>& tensors, const IoLimits& io,
+                          int64_t& bytes, const comm::Poll& poll) {
   auto read = [&](const std::stop_token& token) -> std::string {
     try {
-      bytes = read_parts(candidate.path, manifest, tensors, token);
+      bytes = read_parts(candidate.path, manifest, tensors, token, io);
       return "";
     } catch (const base::Error& e) {
       if (e.code() != base::Exit::checkpoint) throw;
@@ -331,7 +180,7 @@ Restored newest_valid(comm::Comm& comm, const std::vector<Candidate>& files, Sta
       target.numbers = m.state.numbers;
       target.texts = m.state.texts;
       if (target.before_tensors) target.before_tensors();
-      reason = read_together(comm, c, m, fitted.tensors, restored.bytes, poll);
+      reason = read_together(comm, c, m, fitted.tensors, target.io, restored.bytes, poll);
       if (reason.empty()) {
         landing.deliver();
         if (!fitted.note.empty()) log::line("ema      {} {}", c.path, fitted.note);

@@ -66,6 +66,6 @@ Restored restore_weights(
 // block fails its checksum. Returns the bytes read. `token` can cancel the call (base/cancel.hpp).
 int64_t read_parts(const std::string& path, const Manifest& manifest,
                    const std::vector<shard::TensorSlice>& tensors,
-                   const std::stop_token& token = {});
+                   const std::stop_token& token = {}, const IoLimits& io = {});
 
 }  // namespace checkpoint

@@ -2,6 +2,7 @@
 #include "checkpoint/save.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <future>
 #include <map>
@@ -239,7 +240,15 @@ void Save::write() {
   // The sync takes longer than the read-back, so both run at once. Reading after the sync would
   // prove no more: the page cache (or the client of a network file system) answers both.
   auto synced = std::async(std::launch::async, [&file] { file.sync(); });
-  for (Piece* p : order) prove(file, *p);
+  std::atomic<size_t> next{0};
+  auto prove_some = [&] {
+    for (size_t i = next++; i < order.size(); i = next++) prove(file, *order[i]);
+  };
+  std::vector<std::future<void>> others;
+  for (int64_t i = 1; i < std::min(state_.io.threads, int64_t(order.size())); ++i)
+    others.push_back(std::async(std::launch::async, prove_some));
+  prove_some();
+  for (std::future<void>& other : others) other.get();
   synced.get();
   if (made.valid()) made.get();
   file.close();

@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "base/clock.hpp"
-#include "base/log.hpp"
+#include "base/log_components.hpp"
 #include "base/narrow.hpp"
 #include "checkpoint/catalogue.hpp"
 #include "comm/together.hpp"
@@ -149,6 +149,9 @@ std::string Saver::what_is_left() const {
 
 // Starts the next phase. `results` holds every rank's result of the finished one.
 void Saver::next(const std::vector<std::string>& results) {
+  base::log::debug(base::log::Component::checkpoint,
+                   "save of step {}: phase {} of 4 done after {:.3f} s", pending_.result.step,
+                   int(pending_.phase) + 1, base::now_s() - pending_.begin_s);
   switch (pending_.phase) {
     case Phase::create:
       pending_.save->set_places(results[0]);

@@ -10,8 +10,10 @@
 //   save       writes one file, in phases
 //   saver      runs a save beside training
 //   catalogue  the files of a run: list, inspect, retain, abandon
-//   restore    reads the newest valid file into this rank's memory
+//   restore    continues from the newest valid file
+//   read_parts reads and proves this rank's bytes of a file
 //   options    [checkpoint] of the deck
+//   io_limits  threads and bytes in flight
 //   init_options, initial_weights   [init]: a new run's parameters from a file
 //   weight_file    files for [init]; readers: *_reader.cpp
 //   name_map, torch_names, trunk_difference, resample   map tensors to parameters, resize tables
@@ -22,6 +24,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/io_limits.hpp"
 #include "device/memory.hpp"
 #include "shard/parameter.hpp"
 #include "shard/tensor_roots.hpp"
@@ -35,6 +38,8 @@ struct State {
   std::vector<shard::TensorSlice> tensors;
   // Queue of the device that holds the parts; null if they lie in host memory.
   device::Queue* queue = nullptr;
+  // How this rank writes or reads the file.
+  IoLimits io{};
   // Attributes of the file's root group, kept to the bit. Rank 0's values are written. The text
   // named "deck" becomes the dataset /deck, because HDF5 limits attributes to 64 KiB.
   std::map<std::string, double> numbers;

@@ -64,11 +64,22 @@ std::string gpu_uuid() {
   for (char byte : properties().uuid.bytes) text += fmt::format("{:02x}", uint8_t(byte));
   return text;
 }
-size_t gpu_memory_used_bytes() {
+namespace {
+struct GpuMemory {
   size_t free = 0, total = 0;
-  check_cuda(cudaMemGetInfo(&free, &total), "asking for free memory");
-  return total - free;
+};
+GpuMemory gpu_memory() {
+  GpuMemory memory;
+  check_cuda(cudaMemGetInfo(&memory.free, &memory.total), "asking for free memory");
+  return memory;
 }
+}  // namespace
+
+size_t gpu_memory_used_bytes() {
+  const GpuMemory memory = gpu_memory();
+  return memory.total - memory.free;
+}
+size_t gpu_memory_bytes() { return gpu_memory().total; }
 
 int gpu_capability(int index) {
   const cudaDeviceProp gpu = properties(index);

@@ -25,6 +25,7 @@ void use_gpu(int index);
 std::string gpu_name();          // name of the selected GPU, from the driver
 std::string gpu_uuid();          // unique "GPU-..." of the selected GPU
 size_t gpu_memory_used_bytes();  // used by all programs on the selected GPU
+size_t gpu_memory_bytes();       // all memory of the selected GPU
 int gpu_capability(int index);   // 90 means compute capability 9.0
 
 // Sets a function that is called repeatedly while this thread waits for a GPU. An exception from it

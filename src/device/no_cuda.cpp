@@ -17,6 +17,7 @@ void use_gpu(int) { none(); }
 std::string gpu_name() { none(); }
 std::string gpu_uuid() { none(); }
 size_t gpu_memory_used_bytes() { none(); }
+size_t gpu_memory_bytes() { none(); }
 int gpu_capability(int) { none(); }
 void while_waiting(std::function<void()>) {}
 

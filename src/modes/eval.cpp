@@ -135,7 +135,7 @@ void Evaluator::print_head() {
   print_memory(engine);
   std::string text;
   for (const Evaluation& e : evaluations_)
-    text += fmt::format("  {}{} ({})", e.name, in_own_type(e), e.dataset.size());
+    text += fmt::format("  {}{} ({})", e.name, in_own_type(e), e.examples);
   log::line("evals  {}", text);
 }
 

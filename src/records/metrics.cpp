@@ -9,7 +9,6 @@
 
 #include "base/clock.hpp"
 #include "base/log.hpp"
-#include "base/pattern.hpp"
 #include "base/text.hpp"
 #include "io/h5.hpp"
 
@@ -101,6 +100,8 @@ const std::vector<MetricInfo>& train_metrics() {
        "NCCL's, which run on the GPU, are in compute_ms"},
       {"compute_ms", "ms", "part of ms: the rest"},
       {"examples_s", "1/s", "examples per second of this step, all ranks"},
+      {"examples_s_core", "1/s",
+       "examples_s over the devices of all ranks: compute threads (CPUs) or GPUs"},
       {"mfu", "1",
        "model FLOPs of the step over its time and the dense peak of all devices (GPUs: data sheet "
        "or profile.peak_tflops; CPUs: measured); NaN: no peak is known"},
@@ -120,8 +121,14 @@ const std::vector<MetricInfo>& train_metrics() {
       {"bad_samples", "examples",
        "of this step's batch, replaced because they cannot be used (loader.on_bad_sample)"},
       {"progress", "1", "step over total steps"},
-      {"core_hours", "h", "job time times compute threads of all ranks, all attempts"},
+      {"core_hours", "h",
+       "job time times compute threads of all ranks, all attempts; [D]: job time on devices of "
+       "kind "
+       "D times their number: compute threads (CPUs) or GPUs"},
       {"host_mib", "MiB", "peak resident memory of rank 0's process"},
+      {"host_available_mib", "MiB", "memory of rank 0's node that programs can still take"},
+      {"device_mib", "MiB", "memory in use on rank 0's GPU, by all programs"},
+      {"device_peak_mib", "MiB", "peak of rank 0's buffers on its GPU, all kinds added up"},
       {"skipped", "1",
        "1: something was not finite, so there was no update (guard.nonfinite = skip, or fp16's "
        "loss scale), or the gradient was too large (optimizer.drop_norm)"},
@@ -134,6 +141,7 @@ const std::vector<MetricInfo>& train_metrics() {
       {"fallbacks", "1",
        "calls in this step that ran in a slower way because a library refused what was asked; the "
        "log names each shape once"},
+      {"first_step_s", "s", "wall time of this attempt's first step, in its first row"},
       {"uptime_s", "s", "since this attempt began"},
   };
   return list;
@@ -144,6 +152,10 @@ const std::vector<MetricInfo>& eval_metrics() {
       {"attempt", "1", "number of this start of the run, from 1"},
       {"time", "s", "since 1970-01-01 UTC"},
       {"killed", "1", "1: the attempt before this one was killed: it ended without a report"},
+      {"num_params", "elements", "parameters of the model, frozen ones included"},
+      {"init_s", "s", "this attempt's time to build the model, its stores and its plan of memory"},
+      {"host_total_mib", "MiB", "memory of rank 0's node"},
+      {"device_total_mib", "MiB", "memory of rank 0's GPU"},
       {"eval_s", "s", "wall time of the evaluation"},
       {"phase", "1", "number of this test among all phases, from 0 (train.test_every)"},
   };
@@ -163,58 +175,8 @@ const MetricInfo* find_metric(const std::vector<MetricInfo>& list, const std::st
 
 // ---------------------------------------------------------------- files
 
-namespace {
-std::string group_problem(const std::vector<std::string>& groups) {
-  for (size_t i = 0; i < groups.size(); ++i) {
-    if (std::find(groups.begin(), groups.begin() + long(i), groups[i]) != groups.begin() + long(i))
-      return fmt::format("\"{}\" is there twice", groups[i]);
-    if (std::string problem = base::pattern_problem(groups[i]); !problem.empty())
-      return fmt::format("\"{:.80}\": {}", groups[i], problem);
-  }
-  return "";
-}
-}  // namespace
-
-void LogOptions::bind(config::Table& t) {
-  using config::OnResume;
-  t.key("console_every_steps", console_every_steps,
-        "lines on the console, besides steps 1 to 5 and the last")
-      .min(1)
-      .unit("steps")
-      .on_resume(OnResume::may_change);
-  t.key("console_window", console_window,
-        "the measures on the console, such as the loss, are medians over so many of the last "
-        "steps; 1 = those of the step. Files always hold the values of each step")
-      .min(1)
-      .max(100000)
-      .unit("steps")
-      .on_resume(OnResume::may_change);
-  t.key("metrics_every_steps", metrics_every_steps,
-        "rows of metrics.h5 and metrics.jsonl, never smoothed")
-      .min(1)
-      .unit("steps")
-      .on_resume(OnResume::may_change);
-  t.key("flush_s", flush_s,
-        "time between flushes: a machine that dies loses at most this much of metrics.jsonl; also "
-        "the age that metrics.h5 may have")
-      .min(0)
-      .unit("s")
-      .on_resume(OnResume::may_change);
-  t.key("groups", groups,
-        "regular expressions on parameter paths: l2 of gradients, parameters and updates for each")
-      .check([this] { return group_problem(groups); })
-      .on_resume(OnResume::may_change);
-  t.key("epoch_means", epoch_means,
-        "also give the means of the measures over each epoch of training, in the row and on a line "
-        "of the step that ends it")
-      .on_resume(OnResume::may_change);
-  t.key("samples", samples,
-        "write step, position and key of every example trained on to logs/samples, a file per rank")
-      .on_resume(OnResume::may_change);
-}
-
 Metrics::Metrics(const std::string& directory, int64_t restored_step, int64_t attempt, bool writes,
-                 const LogOptions& options, bool killed, DeclaredMetrics declared)
+                 const LogOptions& options, bool killed, DeclaredMetrics declared, const Row& about)
     : directory_(directory),
       declared_(std::move(declared)),
       writes_(writes),
@@ -231,6 +193,7 @@ Metrics::Metrics(const std::string& directory, int64_t restored_step, int64_t at
   Row start = {{"attempt", double(attempt_)},
                {"time", std::round(now * 1e3) / 1e3},
                {"killed", double(killed)}};
+  start.insert(start.end(), about.begin(), about.end());
   append(line_of({kStartRows, restored_step, start}));
   groups_[kStartRows].add(restored_step, start, false);
   flush();

@@ -4,7 +4,7 @@
 //   metrics.jsonl             one JSON object per row, written as it comes, synced at flushes
 //       {"kind":"train","step":12,"loss":9.87,...}
 //       {"kind":"eval","eval":"val","step":12,"perplexity":40.1,...}
-//       {"kind":"start","step":0,"attempt":1,"time":...,"killed":0}
+//       {"kind":"start","step":0,"attempt":1,"time":...,"killed":0,"num_params":...}
 //                             One start row per attempt holds the step that it began from. Numbers
 //                             that are not finite are the strings "nan", "inf", "-inf". A metric
 //                             that was not measured is absent.
@@ -31,20 +31,11 @@
 #include <string>
 #include <vector>
 
-#include "config/table.hpp"
 #include "io/waiting.hpp"
+#include "records/log_options.hpp"
 #include "records/metric_history.hpp"
 
 namespace records {
-
-// [log] of the deck.
-struct LogOptions {
-  int64_t console_every_steps = 50, console_window = 1, metrics_every_steps = 1;
-  double flush_s = 30;
-  std::vector<std::string> groups;
-  bool samples = false, epoch_means = false;
-  void bind(config::Table& t);
-};
 
 // The training loop's own metrics have a row in one of these lists; models and evaluators declare
 // theirs. NAME also stands for NAME followed by digits and for NAME[anything].
@@ -66,9 +57,11 @@ class Metrics {
   // Removes from both files the rows after the step that the run continues from (0: from the
   // beginning), and lines that are no rows. They move to the abandoned files. `attempt` counts
   // starts; the larger number of the argument and the files wins. With `writes` = false (all ranks
-  // but 0) every call does nothing. `killed`: the attempt before was killed.
+  // but 0) every call does nothing. `killed`: the attempt before was killed. `about`: further
+  // values of the start row.
   Metrics(const std::string& directory, int64_t restored_step, int64_t attempt, bool writes,
-          const LogOptions& options, bool killed = false, DeclaredMetrics declared = {});
+          const LogOptions& options, bool killed = false, DeclaredMetrics declared = {},
+          const Row& about = {});
   ~Metrics();
 
   // The names must be declared by the model or in train_metrics().

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/log_components.hpp"
 #include "base/narrow.hpp"
 #include "train/phases.hpp"
 
@@ -30,6 +31,7 @@ int64_t Attempt::period(const config::Duration& every) const {
 
 void Attempt::enter(const char* phase) const {
   base::set_phase(phase);
+  base::log::debug(base::log::Component::run, "phase {}", phase);
   if (directory) directory->tell(fmt::format("{} step={}", phase, state.step));
 }
 

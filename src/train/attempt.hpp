@@ -46,6 +46,7 @@ struct Attempt {
   int64_t first_step = 0;  // step that this attempt started from
   double begin_s = 0;      // start of the attempt, or of its part after a rewind
   double step_s = 0;       // training time since the last report
+  double init_s = 0;       // spent to build the engine
 
   step::Engine& engine() const { return job.engine(); }
   comm::Comm& world() const { return *job.mesh().world; }

@@ -25,6 +25,8 @@ void print_memory(const step::Engine& engine);
 // Returns name, shape, size, mean and standard deviation of every parameter. All ranks call; the
 // text is complete on every rank.
 std::string parameter_table(step::Engine& engine, comm::Mesh& mesh);
+// File of a run directory with the table before [init] or a checkpoint replaced random values.
+inline const char* const kFirstParameters = "/logs/parameters_init.txt";
 
 // Returns "f32", or how this machine computes in bf16.
 std::string compute_text(const PrecisionOptions& precision);

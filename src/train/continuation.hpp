@@ -34,8 +34,9 @@ class Continuation {
   bool branch();
   void initialise();
   void check_data(const RunState& saved) const;
-  void continue_from(const RunState& saved);
   void check_batches(const RunState& saved) const;
+  void continue_from(const RunState& saved, const std::string& file);
+  void tell_position(const RunState& saved, const std::string& file) const;
   void restore_loss_scale(const RunState& saved);
 
   Attempt& attempt_;
@@ -45,5 +46,9 @@ class Continuation {
   int64_t restored_attempt_ = 0;  // attempt that wrote the restored checkpoint
   double restored_uptime_s_ = 0;  // uptime of that attempt when it wrote it
 };
+
+// Returns "" if the restored state, of this file, holds the position of the data. Otherwise says
+// where `now`, the state that continues from it, takes the data up.
+std::string position_problem(const RunState& saved, const RunState& now, const std::string& file);
 
 }  // namespace train

@@ -68,14 +68,14 @@ eval::Journal::Identity identity_of(const Evaluation& evaluation, const Job& job
   auto add = [&](const data::Dataset& set) {
     data += fmt::format("{} {} {:x}\n", set.name(), set.size(), set.fingerprint());
   };
-  add(evaluation.dataset);
+  add(*evaluation.dataset);
   for (const auto& [key, set] : evaluation.further) add(*set);
   for (const auto& [key, value] : deck)
     if (key.starts_with("data.") && key.ends_with(".preprocess"))
       data += fmt::format("{}={}\n", key, value);
   return {{"weights", weights},
           {"options", hash(keys_of(deck, table)) +
-                          checkpoint::hex(evaluation.evaluator->fingerprint(evaluation.dataset))},
+                          checkpoint::hex(evaluation.evaluator->fingerprint(*evaluation.dataset))},
           {"data", hash(data)},
           {"model", hash(keys_of(deck, "model."))},
           {"precision", hash(keys_of(deck, "precision.") + keys_of(deck, "determinism.") +

@@ -6,7 +6,7 @@
 #include <typeinfo>
 #include <utility>
 
-#include "base/log.hpp"
+#include "base/log_components.hpp"
 #include "device/range.hpp"
 #include "train/evaluation_journal.hpp"
 #include "train/phases.hpp"
@@ -38,16 +38,36 @@ auto in_table(const Job& job, const std::string& name, const Work& work) -> decl
 
 Evaluation make_evaluation(const Job& job, const std::string& name,
                            const eval::EvalOptions& options, const EvaluationTimes& times) {
-  eval::DataSets further;
-  for (const auto& [key, set] : eval::data_sets_of(options))
-    if (key != "data") further[key] = &job.evaluated(set);
-  Evaluation made{
-      name, times, options, eval::make_evaluator(options), job.evaluated(options.data), further};
+  Evaluation made;
+  made.name = name;
+  made.times = times;
+  made.options = options;
+  made.open(job);
+  made.examples = made.dataset->size();
   in_table(job, name, [&] {
-    made.evaluator->check(made.dataset);
+    made.evaluator->check(*made.dataset);
     for (const auto& [key, set] : made.further) made.evaluator->check(*set);
   });
   return made;
+}
+
+std::set<std::string> Evaluation::data_sets() const {
+  std::set<std::string> names;
+  for (const auto& [key, set] : eval::data_sets_of(options)) names.insert(set);
+  return names;
+}
+
+void Evaluation::open(const Job& job) {
+  evaluator = eval::make_evaluator(options);
+  dataset = &job.evaluated(options.data);
+  for (const auto& [key, set] : eval::data_sets_of(options))
+    if (key != "data") further[key] = &job.evaluated(set);
+}
+
+void Evaluation::close() {
+  evaluator.reset();
+  dataset = nullptr;
+  further.clear();
 }
 
 void find_pass(Evaluation& evaluation, const Job& job) {
@@ -64,7 +84,7 @@ eval::Result run_evaluation(const Evaluation& evaluation, const Job& job,
   step::Engine& engine = job.engine();
   auto evaluate = [&] {
     return evaluation.evaluator->run({.world = *job.mesh().world,
-                                      .dataset = evaluation.dataset,
+                                      .dataset = *evaluation.dataset,
                                       .loader = loader,
                                       .batch = engine.geometry().micro_batch,
                                       .pass = evaluation.pass,
@@ -114,6 +134,30 @@ Evaluations::Evaluations(Attempt& attempt, RunFiles& files, Feed& feed,
     if (attempt.start.trial_steps > 0) times = {0, false, attempt.start.trial_evaluates};
     evaluations_.push_back(make_evaluation(attempt.job, name, options, times));
   }
+  std::set<std::string> kept;
+  for (Evaluation& e : evaluations_)
+    if (e.times.at_start)
+      kept.merge(e.data_sets());
+    else
+      e.close();
+  attempt.job.close_evaluated(kept);
+}
+
+bool Evaluations::open(Evaluation& e) {
+  struct MustStop {};
+  if (e.evaluator) return true;
+  base::Stopwatch watch;
+  try {
+    attempt_.job.open_evaluated(e.data_sets(), [this] {
+      if (must_stop_()) throw MustStop();
+    });
+  } catch (const MustStop&) {
+    return false;
+  }
+  e.open(attempt_.job);
+  log::debug(log::Component::eval, "{}: built in {:.3f} s, reads data.{}", e.name, watch.seconds(),
+             e.dataset->name());
+  return true;
 }
 
 void Evaluations::find_passes() {
@@ -143,7 +187,7 @@ bool Evaluations::wanted(const Evaluation& e, Which which) const {
   if (which == Which::at_start || (last && e.times.at_end)) return true;
   const std::string problem = attempt_.state.watched.problem(e.options.when);
   if (!problem.empty() && which == Which::due)
-    log::line("eval={} step={} left out: {}", e.name, step, problem);
+    log::info(log::Component::eval, "eval={} step={} left out: {}", e.name, step, problem);
   return problem.empty();
 }
 
@@ -151,10 +195,15 @@ Evaluations::Outcome Evaluations::run(Which which) {
   Outcome outcome;
   bool any = false;
   journals_.begin();
-  for (const Evaluation& e : evaluations_) {
+  for (Evaluation& e : evaluations_) {
     if (!wanted(e, which)) continue;
     if (!std::exchange(any, true)) attempt_.enter("evaluate");
+    if (!open(e)) {
+      outcome.complete = false;
+      break;
+    }
     base::Stopwatch watch;
+    log::debug(log::Component::eval, "{} begins: {} examples", e.name, e.examples);
     const std::unique_ptr<eval::Journal> journal = journals_.open(e, weights_of(e));
     eval::Result result =
         run_evaluation(e, attempt_.job, feed_.options(), weights_of(e), must_stop_,
@@ -187,8 +236,8 @@ void Evaluations::take(const Evaluation& e, Which which, eval::Result result, do
   found_best_ |= best;
   const bool passed = which != Which::at_start && state.threshold.update(e.name, result.values);
   passed_ |= passed;
-  log::line("{}{}{}", evaluation_line(e.name, state.step, result, seconds), best ? " best=yes" : "",
-            passed ? " passes=yes" : "");
+  log::info(log::Component::eval, "{}{}{}", evaluation_line(e.name, state.step, result, seconds),
+            best ? " best=yes" : "", passed ? " passes=yes" : "");
   result.values.emplace_back("eval_s", seconds);
   if (const int64_t every = attempt_.recipe.train.test_every; every > 0 && state.step > 0)
     result.values.emplace_back("phase",
@@ -207,8 +256,7 @@ std::string in_own_type(const Evaluation& evaluation) {
 std::string Evaluations::describe() const {
   std::string text;
   for (const Evaluation& e : evaluations_)
-    text +=
-        fmt::format("  {} {} ({})", e.name, e.times.describe() + in_own_type(e), e.dataset.size());
+    text += fmt::format("  {} {} ({})", e.name, e.times.describe() + in_own_type(e), e.examples);
   return text;
 }
 

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -54,13 +55,20 @@ struct Evaluation {
   std::string name;
   EvaluationTimes times;
   eval::EvalOptions options;
+  int64_t examples = 0;  // of its data set
+  // Null and empty while it is closed.
   std::unique_ptr<eval::Evaluator> evaluator;
-  const data::Dataset& dataset;
+  const data::Dataset* dataset = nullptr;
   eval::DataSets further;
   models::ForwardPass* pass = nullptr;  // owned by the engine
+
+  std::set<std::string> data_sets() const;  // their names
+  // Builds the evaluator. Its data sets must be open.
+  void open(const Job& job);
+  void close();
 };
 
-// Makes an evaluator and checks the data that it reads.
+// Makes an open evaluator and checks the data that it reads.
 Evaluation make_evaluation(const Job& job, const std::string& name,
                            const eval::EvalOptions& options, const EvaluationTimes& times = {});
 // Finds the pass of an evaluator in the job's engine.
@@ -85,8 +93,9 @@ class Evaluations {
     std::string problem;   // set if a value is not finite: the run ends with this error
   };
 
-  // Makes the evaluators and checks the data that they read. All ranks call `must_stop` between two
-  // batches.
+  // Makes the evaluators and checks the data that they read. Those that do not run at the start are
+  // then closed, with their data, until they are first needed. All ranks call `must_stop` between
+  // two batches.
   Evaluations(Attempt& attempt, RunFiles& files, Feed& feed, std::function<bool()> must_stop);
   // Finds the passes of the evaluators in the engine.
   void find_passes();
@@ -106,6 +115,8 @@ class Evaluations {
   std::string describe() const;  // for the log; "" without evaluators
 
  private:
+  // Returns false if the run must stop before the evaluator is open.
+  bool open(Evaluation& e);
   bool wanted(const Evaluation& e, Which which) const;
   void take(const Evaluation& e, Which which, eval::Result result, double seconds);
 

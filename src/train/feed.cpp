@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "base/log.hpp"
+#include "base/log_components.hpp"
 #include "data/stream/host_batch.hpp"
 
 namespace train {
@@ -15,7 +15,7 @@ void Feed::open_bad_samples() {
   for (const data::Mixture::Part& p : job.data().parts())
     sizes[p.dataset->name()] = p.dataset->size();
   for (const std::string& name : attempt_.recipe.evaluated_sets())
-    sizes[name] = job.evaluated(name).size();
+    sizes[name] = job.evaluated_size(name);
   options_ = attempt_.recipe.data.loader;
   bad_samples_ = std::make_unique<records::BadSamples>(
       attempt_.world(), attempt_.directory->logs() + "/bad_samples.txt",
@@ -46,8 +46,11 @@ void Feed::open_loader() {
 
 models::HostBatch Feed::next(int64_t step) {
   data::BatchPtr batch = loader_->next();
-  if (!std::exchange(first_batch_logged_, true))
-    describe_batch(*batch, attempt_.engine().model().features());
+  if (described_.now()) describe_batch(*batch, attempt_.engine().model().features());
+  if (looked_at_.now())
+    base::log::debug(base::log::Component::data,
+                     "batch {}: {} more are ready, {:.3f} s of waits so far", batch->number,
+                     loader_->ready(), loader_->waited_s());
   if (records::SampleLog* log = files_.sample_log()) log->write(step, *batch);
   return data::host_batch(std::move(batch));
 }

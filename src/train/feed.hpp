@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/log_limits.hpp"
 #include "base/per_step.hpp"
 #include "data/stream/loader.hpp"
 #include "records/bad_samples.hpp"
@@ -49,7 +50,8 @@ class Feed {
   // Step and stream offset of a loader that has delivered nothing.
   std::optional<std::pair<int64_t, int64_t>> ahead_;
   base::PerStep<int64_t> replaced_;
-  bool first_batch_logged_ = false;
+  base::log::FirstN described_{1};
+  base::log::EveryN looked_at_{100};
 };
 
 // Logs the range of every field of a batch, which shows errors of preprocessing first.

@@ -35,7 +35,9 @@ Job::Job(const Recipe& recipe, config::Deck& deck, comm::Session* session,
       session_(session),
       mesh_selector_(std::move(mesh_selector)),
       access_(access),
-      tokenizers_(recipe.data.tokenizers()) {}
+      tokenizers_(recipe.data.tokenizers()) {
+  recipe.log.set_levels();
+}
 
 void Job::connect() {
   threads_ = host::choose_threads(recipe_.run.threads, session_->local_size());
@@ -94,10 +96,7 @@ void Job::open_data(const std::set<std::string>& evaluated, const comm::Poll& po
     data::OpenContext with_token = context();
     with_token.token = token;
     if (access_.trains) data_ = open_training_data(recipe_, tokenizers_, with_token);
-    for (const std::string& name : evaluated) {
-      with_token.limits = recipe_.value_limits(name);
-      evaluated_[name] = data::open_dataset(recipe_.data, tokenizers_, name, with_token);
-    }
+    for (const std::string& name : evaluated) evaluated_[name] = open_set(name, token);
     return "";
   };
   if (!session_) {
@@ -119,8 +118,50 @@ void Job::agree_and_check() const {
   recipe_.check_opened(deck_, data_length(), specs);
 }
 
+void Job::close_evaluated(const std::set<std::string>& keep) {
+  std::erase_if(evaluated_, [&](const auto& named) {
+    const auto& [name, set] = named;
+    if (keep.contains(name)) return false;
+    closed_[name] = {set->size(), set->fingerprint()};
+    return true;
+  });
+}
+
+void Job::open_evaluated(const std::set<std::string>& names, const comm::Poll& poll) {
+  std::set<std::string> missing;
+  for (const std::string& name : names)
+    if (!evaluated_.contains(name)) missing.insert(name);
+  if (missing.empty()) return;
+  auto open = [&](const std::stop_token& token) -> std::string {
+    for (const std::string& name : missing) {
+      std::unique_ptr<data::Dataset> set = open_set(name, token);
+      const Checked& was = closed_.at(name);
+      if (set->size() != was.size || set->fingerprint() != was.fingerprint)
+        base::fail(base::Exit::data,
+                   "data.{}: its samples have changed since this job began: {} then, {} now, with "
+                   "other keys, sizes or places. Start the job again",
+                   name, was.size, set->size());
+      evaluated_[name] = std::move(set);
+    }
+    return "";
+  };
+  comm::beside(session_->world(), open, poll);
+}
+
+int64_t Job::evaluated_size(const std::string& name) const {
+  const auto closed = closed_.find(name);
+  return closed == closed_.end() ? evaluated(name).size() : closed->second.size;
+}
+
 std::unique_ptr<data::Dataset> Job::open_set(const std::string& name) const {
-  return data::open_dataset(recipe_.data, tokenizers_, name, context(name));
+  return open_set(name, {});
+}
+
+std::unique_ptr<data::Dataset> Job::open_set(const std::string& name,
+                                             const std::stop_token& token) const {
+  data::OpenContext with_token = context(name);
+  with_token.token = token;
+  return data::open_dataset(recipe_.data, tokenizers_, name, with_token);
 }
 
 // Fills in the number of training samples, if the model leaves it to the data.

@@ -15,6 +15,7 @@
 
 namespace train {
 
+// It has many members because each stage leaves its result here.
 class Job {
  public:
   // How data sets are opened, and what for.
@@ -44,6 +45,13 @@ class Job {
   // ranks agree on them, and the deck is checked against them.
   void open_data(
       const std::set<std::string>& evaluated = {}, const comm::Poll& poll = [] {});
+  // Closes the data sets of evaluators, once they are checked, except those to keep. They cost
+  // memory, and a run may need them much later.
+  void close_evaluated(const std::set<std::string>& keep);
+  // Opens those of these data sets that are closed. All ranks call. Error(Exit::data) if the
+  // samples are no longer those that were checked. `poll`: see comm::beside.
+  void open_evaluated(
+      const std::set<std::string>& names, const comm::Poll& poll = [] {});
   // Opens one data set for the caller.
   std::unique_ptr<data::Dataset> open_set(const std::string& name) const;
   // Builds model and stores, and the optimizer if the job trains. Refuses a job that the address
@@ -61,6 +69,7 @@ class Job {
   const data::Tokenizers& tokenizers() const { return tokenizers_; }
   const data::Mixture& data() const { return *data_; }
   const data::Dataset& evaluated(const std::string& name) const { return *evaluated_.at(name); }
+  int64_t evaluated_size(const std::string& name) const;  // of a closed set, too
   // Number of training examples; 0 if the data are not open.
   int64_t data_size() const { return data_ ? data_->size() : 0; }
   DataLength data_length() const {
@@ -69,7 +78,14 @@ class Job {
   step::Engine& engine() const { return *engine_; }
 
  private:
+  // Samples of a data set that is closed.
+  struct Checked {
+    int64_t size;
+    uint64_t fingerprint;
+  };
   data::OpenContext context(const std::string& evaluated_set = "") const;
+  std::unique_ptr<data::Dataset> open_set(const std::string& name,
+                                          const std::stop_token& token) const;
   void agree_and_check() const;
   void need_memory(const step::EngineOptions& options) const;
   void count_samples() const;
@@ -87,6 +103,7 @@ class Job {
   data::Tokenizers tokenizers_;
   std::unique_ptr<data::Mixture> data_;
   std::map<std::string, std::unique_ptr<data::Dataset>> evaluated_;
+  std::map<std::string, Checked> closed_;
   std::unique_ptr<step::Engine> engine_;
 };
 

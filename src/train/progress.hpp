@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "base/clock.hpp"
+#include "train/device_times.hpp"
 
 namespace train {
 
@@ -21,6 +22,7 @@ struct Progress {
 
   Times times;
   double core_s = 0;  // job time times compute threads of all ranks
+  DeviceTimes device_times;
   double save_s = 0;  // duration of the last save until it was durable
   int64_t attempts = 1;
   int64_t bad_samples = 0;       // examples that were replaced
@@ -30,10 +32,12 @@ struct Progress {
   // The position of step 0 in the stream of examples, and in their count, if all steps had had this
   // attempt's batch size. Not 0 once examples were left out or the batch size has changed.
   int64_t stream_offset = 0, seen_offset = 0;
+  int64_t stream_before = 0;  // examples of the stream before the data began anew (restart_data)
 
   void add(double Times::*category, double seconds, double with_cores) {
     times.*category += seconds;
     core_s += seconds * with_cores;
+    device_times.add(seconds * with_cores);
   }
   double core_hours() const { return core_s / 3600; }
 };

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/run_files.hpp"
 
+#include "base/log.hpp"
+#include "device/gpu.hpp"
+#include "host/node_memory.hpp"
 #include "io/waiting.hpp"
 #include "train/console.hpp"
 
@@ -20,12 +23,25 @@ void RunFiles::open_metrics(bool after_kill) {
   metrics_.reset();
   metrics_ = std::make_unique<records::Metrics>(recipe.run.dir, state.step, state.progress.attempts,
                                                 attempt_.leads(), recipe.log, after_kill,
-                                                std::move(declared));
+                                                std::move(declared), about_attempt());
   state.progress.attempts = attempt_.world().max(metrics_->attempt());
   metrics_->set_text("run", recipe.run.name);
   metrics_->set_text("notes", recipe.run.notes);
   metrics_->set_text("origin", state.origin);
   metrics_->set_text("version", version());
+}
+
+// Returns what the start row tells of the model and the machine.
+records::Metrics::Row RunFiles::about_attempt() const {
+  int64_t parameters = 0;
+  for (const shard::Parameter& p : attempt_.engine().layout().parameters())
+    if (p.kind != shard::ParameterKind::state) parameters += p.size;
+  records::Metrics::Row row = {{"num_params", double(parameters)}, {"init_s", attempt_.init_s}};
+  if (const host::NodeMemory node = host::node_memory(); node.total_kib > 0)
+    row.emplace_back("host_total_mib", double(node.total_kib) / 1024);
+  if (attempt_.job.device().kind == device::Kind::cuda)
+    row.emplace_back("device_total_mib", double(device::gpu_memory_bytes()) / 0x1p20);
+  return row;
 }
 
 void RunFiles::open_sample_log() {

@@ -34,6 +34,7 @@ class RunFiles {
   void flush();
 
  private:
+  records::Metrics::Row about_attempt() const;
   Attempt& attempt_;
   std::unique_ptr<records::Metrics> metrics_;
   std::unique_ptr<records::SampleLog> sample_log_;

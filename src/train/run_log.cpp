@@ -7,10 +7,12 @@
 #include <cmath>
 #include <utility>
 
-#include "base/log.hpp"
+#include "base/log_components.hpp"
 #include "base/text.hpp"
 #include "checkpoint/catalogue.hpp"
+#include "device/gpu.hpp"
 #include "host/mfu.hpp"
+#include "host/node_memory.hpp"
 #include "train/console.hpp"
 #include "train/phases.hpp"
 
@@ -31,6 +33,7 @@ double host_mib() {
 void RunLog::record(const step::StepReport& report, bool skipped) {
   attempt_.charge_training();
   const double seconds = std::exchange(attempt_.step_s, 0);
+  if (!std::exchange(any_step_, true)) first_step_s_ = seconds;
   attempt_.pace.step_done(seconds, attempt_.engine().geometry().global_batch);
   last_loss_ = report.loss();
   window_.add(report.measures);
@@ -42,7 +45,9 @@ void RunLog::record(const step::StepReport& report, bool skipped) {
   if (ends || config::is_time(step, options.metrics_every_steps, total))
     write_row(report, skipped, seconds, use);
   if (ends) end_epoch();
-  if (step > 5 && !config::is_time(step, options.console_every_steps, total)) return;
+  if (step > options.console_first_steps &&
+      !config::is_time(step, options.console_every_steps, total))
+    return;
   write_line(report, seconds, use);
   explain(use);
 }
@@ -66,7 +71,7 @@ void RunLog::end_epoch() {
     std::string text;
     for (const models::Measure& m : attempt_.engine().measures())
       text += fmt::format(" {}={}", m.name, loss_text(means.mean(m)));
-    log::line("epoch={:.2f} step={}{} examples={}",
+    log::info(log::Component::train, "epoch={:.2f} step={}{} examples={}",
               double(seen) / double(attempt_.job.data().size()), attempt_.settled, text,
               means.examples());
   }
@@ -124,6 +129,7 @@ void RunLog::write_row(const step::StepReport& report, bool skipped, double seco
                      report.update.parameters.per_group[i]);
     row.emplace_back(fmt::format("l2_updates[{}]", groups[i]), report.update.updates.per_group[i]);
   }
+  add_machine(row, seconds);
   const data::Mixture& data = attempt_.job.data();
   const int64_t batch = engine.geometry().global_batch;
   const double seen = double(attempt_.state.examples_seen(step));
@@ -131,15 +137,12 @@ void RunLog::write_row(const step::StepReport& report, bool skipped, double seco
                          {"data_ms", report.data_s * 1e3},
                          {"comm_ms", report.comm_s * 1e3},
                          {"compute_ms", (seconds - report.data_s - report.comm_s) * 1e3},
-                         {"examples_s", double(batch) / seconds},
                          {"mfu", use.mfu},
                          {"hfu", use.hfu},
                          {"examples_seen", seen},
                          {"epoch", seen / double(data.size())},
                          {"bad_samples", double(feed_.replaced(step))},
                          {"progress", double(step) / double(attempt_.total)},
-                         {"core_hours", progress.core_hours()},
-                         {"host_mib", host_mib()},
                          {"uptime_s", attempt_.uptime_s()}});
   if (const int64_t every = attempt_.recipe.train.test_every; every > 0) {
     const int64_t epoch = attempt_.state.examples_seen(step - 1) / data.size();
@@ -149,11 +152,32 @@ void RunLog::write_row(const step::StepReport& report, bool skipped, double seco
   if (!attempt_.recipe.train.mixture.empty())
     for (int k = 0; k < int(data.parts().size()); ++k) {
       const data::Dataset& set = data.dataset(k);
-      const double own = double(data.seen(k, step * batch + progress.stream_offset));
+      const double own = double(data.seen(k, step * batch + progress.stream_offset) +
+                                data.seen(k, progress.stream_before));
       row.emplace_back(fmt::format("examples_seen[{}]", set.name()), own);
       row.emplace_back(fmt::format("epoch[{}]", set.name()), own / double(set.size()));
     }
   files_.metrics().train_row(step, row);
+}
+
+// Adds what the step cost: rates, time by kind of device, memory.
+void RunLog::add_machine(records::Metrics::Row& row, double seconds) {
+  const Progress& progress = attempt_.state.progress;
+  const double examples_s = double(attempt_.engine().geometry().global_batch) / seconds,
+               devices = attempt_.pace.cores * progress.device_times.per_core();
+  row.insert(row.end(), {{"examples_s", examples_s},
+                         {"examples_s_core", examples_s / devices},
+                         {"core_hours", progress.core_hours()},
+                         {"host_mib", host_mib()}});
+  for (const auto& [kind, device_s] : progress.device_times.seconds())
+    row.emplace_back(fmt::format("core_hours[{}]", kind), device_s / 3600);
+  if (const host::NodeMemory node = host::node_memory(); node.available_kib > 0)
+    row.emplace_back("host_available_mib", double(node.available_kib) / 1024);
+  if (attempt_.job.device().kind == device::Kind::cuda)
+    row.insert(row.end(),
+               {{"device_mib", double(device::gpu_memory_used_bytes()) / 0x1p20},
+                {"device_peak_mib", double(attempt_.engine().ledger().total_peak()) / 0x1p20}});
+  if (first_step_s_) row.emplace_back("first_step_s", *std::exchange(first_step_s_, {}));
 }
 
 void RunLog::write_line(const step::StepReport& report, double seconds, const Utilisation& use) {
@@ -178,7 +202,7 @@ void RunLog::write_line(const step::StepReport& report, double seconds, const Ut
                         std::isnan(use.mfu) ? "unknown" : fmt::format("{:.1f}%", 100 * use.mfu),
                         report.data_s * 1e3, report.comm_s * 1e3,
                         base::hms(double(attempt_.total - step) * pace.mean_step_s()));
-  log::line("{}", line);
+  log::info(log::Component::train, "{}", line);
 }
 
 void RunLog::explain(const Utilisation& use) {

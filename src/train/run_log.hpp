@@ -3,6 +3,7 @@
 #pragma once
 
 #include <limits>
+#include <optional>
 
 #include "train/attempt.hpp"
 #include "train/console_window.hpp"
@@ -37,6 +38,7 @@ class RunLog {
   Utilisation utilisation(const step::StepReport& report, double seconds) const;
   void write_row(const step::StepReport& report, bool skipped, double seconds,
                  const Utilisation& use);
+  void add_machine(records::Metrics::Row& row, double seconds);
   void write_line(const step::StepReport& report, double seconds, const Utilisation& use);
   void explain(const Utilisation& use);
   void finish_input() const;
@@ -48,7 +50,8 @@ class RunLog {
   RunFiles& files_;
   const Feed& feed_;
   ConsoleWindow window_;
-  bool utilisation_explained_ = false;
+  std::optional<double> first_step_s_;  // until a row has it
+  bool any_step_ = false, utilisation_explained_ = false;
   double last_loss_ = std::numeric_limits<double>::quiet_NaN();
 };
 

@@ -8,6 +8,7 @@ namespace train {
 RunState::RunState(const Recipe& recipe, const config::Deck& resolved)
     : global_batch(recipe.train.global_batch),
       resume(recipe.checkpoint.resume),
+      restart_data(recipe.checkpoint.restart_data),
       deck(resolved.resolved()),
       name(recipe.run.name),
       notes(recipe.run.notes),
@@ -30,6 +31,7 @@ void RunState::members(MemberList& list) {
   list.number("checkpoint_s", progress.times.checkpoint);
   list.number("redone_s", progress.times.redone);
   list.number("core_s", progress.core_s);
+  progress.device_times.members(list);
   list.number("save_s", progress.save_s);
   list.number("attempts", progress.attempts);
   list.number("bad_samples", progress.bad_samples);
@@ -38,6 +40,7 @@ void RunState::members(MemberList& list) {
   list.number("skipped_examples", progress.skipped_examples);
   list.number("stream_offset", progress.stream_offset);
   list.number("seen_offset", progress.seen_offset);
+  list.number("stream_before", progress.stream_before);
   best.members(list);
   patience.members(list);
   threshold.members(list);
@@ -53,6 +56,9 @@ void RunState::members(MemberList& list) {
   list.text("origin", origin);
   list.text("data", data);
   list.text(checkpoint::kResumed, resume);
+  int64_t restarts = restart_data;
+  list.number("restart_data", restarts);
+  restart_data = restarts != 0;
   list.text("deck", deck);
   list.text("run", name);
   list.text("notes", notes);
@@ -80,19 +86,27 @@ RunState RunState::read(const checkpoint::State& from) const {
   out.patience.forget();
   MemberReader reader(from);
   out.members(reader);
+  out.knows_position = reader.has("stream_offset", false) && reader.has("global_batch", false);
   return out;
 }
 
 void RunState::continue_from(const RunState& saved, double cores) {
   const double setup_s = progress.times.setup;
+  DeviceTimes device_times = progress.device_times;
+  device_times.continue_from(saved.progress.device_times);
   step = saved.step;
   progress = saved.progress;
+  progress.device_times = device_times;
   ++progress.attempts;
   progress.add(&Progress::Times::setup, setup_s, cores);
   if (saved.global_batch > 0) {
     const int64_t moved = step * (saved.global_batch - global_batch);
     progress.stream_offset += moved;
     progress.seen_offset += moved;
+  }
+  if (begins_data_anew(saved)) {
+    progress.stream_before += position();
+    progress.stream_offset = -step * global_batch;
   }
   best = saved.best;
   patience = saved.patience;
@@ -108,11 +122,13 @@ int64_t RunState::go_back(const RunState& saved, int64_t bad_step) {
   continue_from(saved, 0);
   progress.add(&Progress::Times::redone, before.times.total() - progress.times.total(), 0);
   progress.core_s = before.core_s;
+  progress.device_times = before.device_times;
   progress.attempts = before.attempts + 1;
   CHECK(step <= bad_step, "went back from step {} to step {}", bad_step, step);
   const int64_t left_out = (bad_step - step) * global_batch;
   progress.skipped_examples = before.skipped_examples + left_out;
   progress.stream_offset = before.stream_offset + left_out;
+  progress.stream_before = before.stream_before;
   return left_out;
 }
 

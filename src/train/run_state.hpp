@@ -29,6 +29,8 @@ struct RunState {
   std::string origin = "random";           // start of step 0 or of a branch; stays with the run
   std::string data;                        // sizes and fingerprints of the training data
   std::string resume;                      // checkpoint.resume of the attempt that saves
+  bool restart_data = false;               // checkpoint.restart_data of the attempt that saves
+  bool knows_position = true;              // false: read from a file without a position of the data
   std::string deck, name, notes, version;  // set by the attempt that saves
 
   RunState() = default;
@@ -43,8 +45,13 @@ struct RunState {
 
   // Continues from a saved state. The time that this attempt has spent on its start stays counted;
   // `cores` are the cores of this attempt. The stream of examples continues at its position, even
-  // if the batch size has changed.
+  // if the batch size has changed, or begins anew.
   void continue_from(const RunState& saved, double cores);
+  // True if continuing from this state begins the data anew: the deck asks for it, and the attempt
+  // that saved had not done it.
+  bool begins_data_anew(const RunState& saved) const { return restart_data && !saved.restart_data; }
+  // Returns the position of the next example in the stream.
+  int64_t position() const { return step * global_batch + progress.stream_offset; }
   // Goes back to a saved state because of `bad_step`, and leaves out the examples since then. Time
   // that was spent stays counted. Returns the number of examples left out.
   int64_t go_back(const RunState& saved, int64_t bad_step);

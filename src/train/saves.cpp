@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/saves.hpp"
 
-#include "base/log.hpp"
+#include "base/log_components.hpp"
 #include "base/text.hpp"
 #include "io/files.hpp"
 #include "train/outlook.hpp"
@@ -90,11 +90,11 @@ void Saves::watch(bool wait) {
     return;
   }
   stops_.save_committed();
-  log::line(
-      "checkpoint step={} file=checkpoints/{} mib={:.2f} waited_s={:.3f} written_s={:.2f} "
-      "verified=yes kept=\"last {}\"{}",
-      saved->step, saved->file, double(saved->bytes) / 0x1p20, saved->held_s, saved->seconds,
-      options.keep_last, saved->best ? " best=yes" : "");
+  log::info(log::Component::checkpoint,
+            "checkpoint step={} file=checkpoints/{} mib={:.2f} waited_s={:.3f} written_s={:.2f} "
+            "verified=yes kept=\"last {}\"{}",
+            saved->step, saved->file, double(saved->bytes) / 0x1p20, saved->held_s, saved->seconds,
+            options.keep_last, saved->best ? " best=yes" : "");
 }
 
 double Saves::outlook_s() const {
@@ -105,6 +105,7 @@ checkpoint::State Saves::target() const {
   checkpoint::State state;
   state.tensors = attempt_.engine().state();
   state.queue = &attempt_.engine().queue();
+  state.io = attempt_.recipe.checkpoint.io;
   return state;
 }
 
@@ -115,6 +116,7 @@ checkpoint::State Saves::snapshot() const {
   if (engine.scales_loss()) state.loss_scale = engine.scale_state();
   checkpoint::State out = state.to_checkpoint(engine.state());
   out.queue = &engine.queue();
+  out.io = attempt_.recipe.checkpoint.io;
   return out;
 }
 

@@ -2,10 +2,13 @@
 #include "train/trainer.hpp"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
-#include "base/log.hpp"
+#include "base/clock.hpp"
+#include "base/log_components.hpp"
 #include "base/text.hpp"
+#include "device/gpu.hpp"
 #include "io/waiting.hpp"
 #include "job/failure.hpp"
 #include "job/failure_report.hpp"
@@ -29,6 +32,14 @@ std::string identity_of(const data::Mixture& data) {
   return text;
 }
 
+// Returns the number of devices of all ranks: compute threads, or GPUs, which ranks may share.
+double devices_of(Job& job) {
+  comm::Comm& world = *job.mesh().world;
+  if (job.device().kind != device::Kind::cuda) return double(job.threads()) * world.size();
+  const std::vector<std::string> all = world.gather_text(device::gpu_uuid());
+  return double(std::set<std::string>(all.begin(), all.end()).size());
+}
+
 }  // namespace
 
 Trainer::Trainer(comm::Session& session, const Recipe& recipe, config::Deck& deck,
@@ -42,6 +53,9 @@ Trainer::Trainer(comm::Session& session, const Recipe& recipe, config::Deck& dec
   const double before_s = attempt_.uptime_s();  // starting MPI, reading the deck
   job_.connect();
   attempt_.pace.cores = double(job_.threads()) * job_.mesh().shape.ranks();
+  const bool gpus = job_.device().kind == device::Kind::cuda;
+  attempt_.state.progress.device_times.use(gpus ? device::gpu_name() : "cpu",
+                                           devices_of(job_) / attempt_.pace.cores);
   attempt_.state.progress.add(&Progress::Times::setup, before_s, attempt_.pace.cores);
   stops_ =
       std::make_unique<job::Stops>(attempt_.world(), recipe.limits, recipe.run.dir, start.begin_s);
@@ -77,6 +91,7 @@ void Trainer::loop() {
   early_ = evaluations_->stopped_early();
   while (step < attempt_.total && !ends_run(stop_) && !early_) {
     base::set_step(++attempt_.state.step);
+    log::trace(log::Component::train, "step begins");
     job_.engine().submit(step, [this](int64_t) { return feed_.next(attempt_.state.step); });
     feed_.agree_on_step(step);
     // A GPU computes this step while the host processes the report of the step before, unless
@@ -104,6 +119,7 @@ bool Trainer::settle(int64_t ahead) {
   while (kept && attempt_.settled < attempt_.state.step - ahead) {
     base::set_step(++attempt_.settled);
     kept = accept(job_.engine().report(attempt_.settled));
+    log::trace(log::Component::train, "step done{}", kept ? "" : ": the run goes back");
   }
   base::set_step(attempt_.state.step);
   return kept;
@@ -237,7 +253,9 @@ void Trainer::start() {
   continuation_ = std::make_unique<Continuation>(
       attempt_, *saves_, [this] { stop_while_starting(); },
       [this](int64_t step, int64_t offset) { feed_.read_ahead(step, offset); });
+  base::Stopwatch building;
   job_.build_engine(recipe.run.dir + "/gemm_search.txt");
+  attempt_.init_s = building.seconds();
   evaluations_->find_passes();
   const host::Peak peak = host::find_peak(attempt_.world(), job_.device().kind, job_.threads(),
                                           recipe.precision.compute, recipe.profile, 0.15);
@@ -249,7 +267,10 @@ void Trainer::start() {
   const std::string from = continuation_->begin();
   if (attempt_.leads()) files_.write_deck();
   const std::string table = parameter_table(job_.engine(), job_.mesh());
-  if (attempt_.leads()) io::write_or_wait(recipe.run.dir + "/logs/parameters.txt", table);
+  if (attempt_.leads()) {
+    io::write_or_wait(recipe.run.dir + "/logs/parameters.txt", table);
+    if (from == "random_init") io::write_or_wait(recipe.run.dir + kFirstParameters, table);
+  }
   files_.open_metrics(attempt_.directory->after_kill());
   continuation_->count_lost(files_.metrics());
   saves_->plan();

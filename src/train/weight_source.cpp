@@ -73,6 +73,7 @@ int64_t load_weights(Job& job, WeightSource& source, bool average, const comm::P
   checkpoint::State target;
   target.tensors = engine.state();
   target.queue = &engine.queue();
+  target.io = job.recipe().checkpoint.io;
   if (!source.is_checkpoint()) {
     load_file(job, source.path, target, poll);
   } else {

@@ -351,6 +351,9 @@ every_steps = 12
         part = ["--set", "data.train.limit=3", "--set", "data.train.limit_per=class"]
         self.expect(0, "12 of 41 samples", "order: by class, power 1",
                     args=[self.deck(), *part, "--set", "train.shuffle=classes", "--set", "train.total_steps=3"])
+        self.expect(0, "order: by class, power 0.5", args=[
+            self.deck(), *part, "--set", "train.shuffle=classes", "--set", "train.class_power=0.5", "--set", "train.total_steps=1",
+            "--set", "checkpoint.resume=never"])
         fresh = ["--dir", self.folder + "/fresh"]
         strata = ["--set", "train.shuffle=stratified", "--set", "log.samples=true", *fresh]
         self.expect(0, "order: stratified, ", args=[self.deck(), *strata, "--set", "train.classes_per_batch=2", "--set",

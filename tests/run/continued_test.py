@@ -59,6 +59,31 @@ class Continued(LiveTest):
                 positions += [int(line.split("\t")[1]) for line in f if line[0].isdigit()]
         self.assertEqual(sorted(positions), list(range(216)))
 
+    def positions(self):
+        """Returns {step: sorted positions} of the log of samples."""
+        out = {}
+        for name in os.listdir(self.dir + "/logs/samples"):
+            with open(f"{self.dir}/logs/samples/{name}") as f:
+                for step, position in (line.split("\t")[:2] for line in f if line[0].isdigit()):
+                    out.setdefault(int(step), []).append(int(position))
+        return {step: sorted(positions) for step, positions in out.items()}
+
+    def test_data_that_begin_anew(self):
+        log = ["--set", "log.samples=true", "--set", "eval.val.every_steps=0", "--set", "eval.val.at_end=false"]
+        self.expect(0, args=[self.deck(), *log], ranks=2)
+        # Other data are then no problem.
+        harness.make_shards(self.data, samples=44)
+        anew = [self.deck(), *log, "--set", "checkpoint.restart_data=true", "--set"]
+        self.expect(2, "checkpoint.restart_data=true", args=[self.deck(), *log, "--set", "train.total_steps=14"])
+        self.expect(0, "begin anew after step 12", "train 44 samples", args=[*anew, "train.total_steps=14"], ranks=2)
+        self.assertNotIn("level=warning", self.output)
+        # A job script that repeats the command goes on in them.
+        self.expect(0, args=[*anew, "train.total_steps=15"])
+        self.assertNotIn("begin anew", self.output)
+        steps = self.positions()
+        self.assertEqual([steps[s][0] for s in (1, 12, 13, 14, 15)], [0, 132, 0, 12, 24])
+        self.assertEqual([row["examples_seen"] for row in self.rows() if row["step"] in (12, 15)], [144, 180])
+
     def test_going_back_leaves_the_other_past(self):
         every = ["--set", "checkpoint.every_steps=2", "--set", "checkpoint.keep_last=9"]
         self.expect(0, args=[self.deck(), *every], ranks=2)

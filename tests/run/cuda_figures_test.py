@@ -82,7 +82,7 @@ class Figures(CudaTest):
                 self.assertLess(min(parts), 0.9, f"{part} on {ranks} ranks: {parts}")
 
     def test_a_bench_times_no_warm_up(self):
-        few = ["bench.warmup_steps=2", "bench.steps=3", "train.global_batch=4", *ON_GPU]
+        few = ["bench.warmup_steps=2", "bench.steps=3", "bench.op_steps=1", "train.global_batch=4", *ON_GPU]
         harness.TRAINER = EMULATED
         results = {}
         for slow_step in (2, 4):  # a warm-up step, then the second timed one
@@ -93,6 +93,7 @@ class Figures(CudaTest):
         slow, quick = results[4], results[2]
         self.assertGreater(slow["data_ms"], 3 * quick["data_ms"], results)
         self.assertGreater(slow["ms_max"], 2 * quick["ms_max"], results)
+        self.assertTrue(all(op["calls"] >= 1 for op in quick["gpu_ops"]) and quick["gpu_ops"], quick)
         # the host runs ahead, so these figures of its time would be nonsense
         for absent in ("of_limits", "products_ms", "optimizer_ms"):
             self.assertNotIn(absent, quick)

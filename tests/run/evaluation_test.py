@@ -5,6 +5,7 @@ their data before a run."""
 import math
 import os
 import re
+import subprocess
 import tarfile
 
 import harness
@@ -22,6 +23,34 @@ preprocess = "@train"
 """
         self.expect(4, "shuffle_images", "[data.one]", "1 example", args=[self.deck(text)])
         self.assertFalse(os.path.exists(self.dir))
+
+    def test_evaluators_are_built_when_they_are_needed(self):
+        """The data of all are checked before the run. They are open from their first evaluation on."""
+        deck = self.deck(self.with_probes("many").replace("at_start    = true", "at_start    = false"))
+        self.expect(0, args=[deck, "--set", "eval.val.at_start=true", "--set", 'log.levels={eval="debug"}'])
+        lines = self.output.splitlines()
+        at = lambda text: next(i for i, line in enumerate(lines) if text in line)
+        self.assertEqual(self.output.count(": built in "), 1)  # val runs at the start and stays open
+        self.assertLess(at("step=6 loss="), at("of_many: built in "))
+        self.assertLess(at("of_many: built in "), at("eval=of_many step=6 "))
+        # Other samples at the first evaluation than at the check.
+        os.mkdir(f"{self.folder}/other")
+        harness.make_shards(f"{self.folder}/other", 41, 2)
+        text = self.changed(('data        = "train"', 'data = "later"')) + f"""[data.later]
+path = "{self.folder}/later.tar"
+fields = {{ image = "png", text = "txt" }}
+preprocess = "@train"
+"""
+        os.link(f"{self.data}/train-000.tar", f"{self.folder}/later.tar")
+        job = subprocess.Popen([harness.TRAINER, self.deck(text), *harness.sets("train.total_steps=100000", "eval.val.every_steps=400"),
+                                "--dir", self.folder + "/changed"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        for line in job.stdout:
+            if "step=2 " in line:
+                os.replace(f"{self.folder}/other/train-000.tar", f"{self.folder}/later.tar")
+                break
+        output = job.communicate(timeout=harness.GUARD)[0]
+        self.assertEqual(job.returncode, 4, output)
+        self.assertIn("data.later: its samples have changed since this job began: 20 then, 21 now", output)
 
     def test_an_untrained_model_costs_the_logarithm_of_the_vocabulary(self):
         # The head starts at zero, so all tokens are equally likely for any image. The last batch is

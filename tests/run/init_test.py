@@ -146,6 +146,42 @@ class Init(harness.RunTest):
         self.start(0, files["npz"], "from=checkpoint", "goes on from its own", dir="run01", ranks=2, extra=["--set", "train.total_steps=3"])
         self.assertEqual(self.params("run01", 3)[1], "parameters of " + files["npz"])
 
+    def table(self, name, dir):
+        """Returns {parameter: (shape, size, mean, deviation)} of a table in a run's logs, and its total."""
+        with open(f"{self.path(dir)}/logs/{name}") as f:
+            head, *lines, total = f.read().splitlines()
+        self.assertEqual(head.split(), ["Name", "Shape", "Size", "Mean", "Std"])
+        cells = [line.split() for line in lines]
+        self.assertEqual([c[0] for c in cells], sorted(c[0] for c in cells))
+        return {c[0]: (c[1], int(c[2].replace(",", "")), float(c[3]), float(c[4])) for c in cells}, total
+
+    def assert_table(self, name, dir, values):
+        table, total = self.table(name, dir)
+        self.assertEqual(total, f"Total: {sum(v.size for v in values.values()):,}")
+        self.assertEqual(sorted(table), sorted(values))
+        for path, value in values.items():
+            shape, size, mean, std = table[path]
+            self.assertEqual((shape, size), (f"[{','.join(map(str, value.shape))}]", value.size), path)
+            self.assertAlmostEqual(mean, value.mean(dtype=float), delta=6e-3 * abs(value.mean()) + 1e-6, msg=path)
+            self.assertAlmostEqual(std, value.std(dtype=float), delta=6e-3 * value.std() + 1e-6, msg=path)
+
+    def test_tables_before_and_after(self):
+        """The first table is of random values, the second of those that [init] or a checkpoint put in their place."""
+        self.start(0, self.npz(self.values), ranks=2)
+        self.assert_table("parameters.txt", "run", self.values)
+        first, total = self.table("parameters_init.txt", "run")
+        self.assertEqual(sorted(first), sorted(self.values))
+        self.assertEqual(first["decoder/LogitsDense/kernel"], ("[32,400]", 12800, 0, 0))
+        self.assertEqual(first["encoder/Transformer/encoder_norm/scale"][2:], (1, 0))
+        self.assertAlmostEqual(first["decoder/EmbedTargets/embedding"][3], 1, delta=0.03)
+        self.start(0, self.npz(self.values), "from=checkpoint", extra=["--set", "train.total_steps=3"])
+        self.assert_table("parameters.txt", "run", self.params(step=2)[0])
+        self.assertEqual(self.table("parameters_init.txt", "run"), (first, total))
+        # Without [init], both are the values at the start.
+        self.expect(0, args=[self.deck(), "--dir", self.path("plain"), "--set", "train.total_steps=1", *ONE_STEP[:2],
+                             "--set", "schedule.default.warmup_steps=0"])
+        self.assertEqual(self.table("parameters.txt", "plain"), self.table("parameters_init.txt", "plain"))
+
     def test_types(self):
         def bf16(value):
             # truncated, not rounded: any bits suffice

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranks of one job that differ: command lines, decks, data, scripts. Every job ends with one error in one form."""
 import os
+import re
 import subprocess
 import tarfile
 from unittest import mock
@@ -38,6 +39,20 @@ class Ranks(harness.RunTest):
                 for fragment in ["not started alike", *fragments]:
                     self.assertIn(fragment, self.output)
         self.assertFalse(os.path.exists(self.dir))
+
+    def test_gradients_are_exchanged_in_buckets(self):
+        args = [self.deck(), *harness.sets("train.total_steps=4", "sharding.parameters=replicated", "sharding.optimizer=replicated")]
+        found, calls = [], []
+        for size in (0, 1, 64):
+            bucket, folder = ["--set", f"mesh.bucket_mb={size}"], f"{self.folder}/{size}"
+            self.expect(0, args=[*args, *bucket, "--mode", "plan", "--ranks", "2"])
+            calls.append(sum(int(n) for n in re.findall(r"(\d+) calls", self.output)))
+            if size != 1:
+                self.expect(0, args=[*args, *bucket, "--dir", folder], ranks=2)
+                found.append(([row["loss"] for row in self.rows(folder=folder)], self.tensors(4, folder)))
+        self.assertGreater(calls[0], calls[1])
+        self.assertGreaterEqual(calls[1], calls[2])
+        self.assertEqual(found[0], found[1], "the same bits")
 
     def test_ranks_read_the_same_data(self):
         # Copies that differ: by number of samples, and by one caption only.

@@ -243,6 +243,9 @@ preprocess = 'keep("image", "labels") | value_range(-1, 1, key="image")'
         del rows[0]
         with h5py.File(self.dir + "/checkpoints/best.h5") as f:
             self.assertEqual(f.attrs["step"], max(rows, key=rows.get))
+        shutil.rmtree(self.dir)
+        later = ["--set", "early_stop.not_before_fraction=0.000095"]  # of 100,000 steps: step 9.5
+        self.expect(0, "eval=last step=10 ", "finished step=10", ranks=2, args=[self.deck(text), *LONG, *early, *later])
         self.deck()
         for bad, words in (("val/perplexit:min", ["perplexity"]), ("vall/perplexity:min", ["[eval.vall]", "val"]),
                            ("val/perplexity", ["EVAL/METRIC"])):

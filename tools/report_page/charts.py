@@ -12,11 +12,11 @@ LEFT, RIGHT, TOP, BOTTOM = 46, 372, 8, 202          # edges of the plot
 COLOURS, DASHES = 8, ["", "6 3", "2 2", "8 3 2 3"]  # colours are in page.css; dashes distinguish runs without colour
 MOST_POINTS, LEAST_POINTS, ALL_POINTS = 2000, 100, 60_000   # points of a curve, and of all curves together
 # Columns of training that are no curves, or that have a panel of their own.
-NO_CURVES = {"step", "attempt", "skipped", "epoch", "examples_seen", "progress", "core_hours", "uptime_s", "loss", "loss_ar",
-             "loss_parallel", "accuracy", "l2_grads", "examples_s", "ms", "compute_ms", "data_ms", "comm_ms", "mfu", "hfu"}
+NO_CURVES = {"step", "attempt", "skipped", "epoch", "examples_seen", "progress", "core_hours", "uptime_s", "examples_s_core",
+             "first_step_s", "loss", "loss_ar", "loss_parallel", "accuracy", "l2_grads", "examples_s", "ms", "compute_ms", "data_ms", "comm_ms", "mfu", "hfu"}
 STEP_PARTS = (("ms", "whole step"), ("compute_ms", "computing"), ("data_ms", "waiting for data"), ("comm_ms", "communication"))
 TITLES = {"l2_params": "norm of the parameters", "l2_updates": "norm of the updates", "clip": "factor of clipping",
-          "host_mib": "memory of rank 0", "skipped_updates": "steps without an update", "bad_samples": "bad samples",
+          "host_mib": "memory of rank 0", "host_available_mib": "memory that its node has left", "skipped_updates": "steps without an update", "bad_samples": "bad samples",
           "loss_per_token": "training loss per token", "loss_scale": "loss scale"}
 ONLY_IF_ANY = {"skipped_updates", "bad_samples"}    # no panel for zeros alone
 
@@ -52,7 +52,7 @@ def panels_of(runs):
             use.add(run, column, run.train, column)
     more += [parts, use]
     for column in sorted({name for run in read for name in run.train}):
-        if column in NO_CURVES or column.startswith(("schedule", "epoch[", "examples_seen[")):
+        if column in NO_CURVES or column.startswith(("schedule", "epoch[", "examples_seen[", "core_hours[")):
             continue
         if column in ONLY_IF_ANY and not any(np.any(run.train.get(column, 0)) for run in read):
             continue

@@ -138,8 +138,16 @@ TEST(ClassObjective, LossIsTheMeanOverKnownLabels) {
   }
 }
 
+struct LossDeck {
+  models::ClassLossOptions loss;
+  void bind(config::Table& t) { loss.bind_loss(t, kClasses); }
+};
+
 TEST(ClassObjective, SmoothingOverAllClasses) {
-  Rig rig({.label_smoothing = 0.1, .smooth_over_all = true});
+  LossDeck root;
+  config::Deck({"deck.toml", "label_smoothing = 0.1\nsmoothing_over = \"all\"\n", {}}, root)
+      .throw_if_any();
+  Rig rig(root.loss);
   const Labels labels = {1, 3, 4, 0, 2, 2};
   rig.prepare(labels);
   double want = 0;

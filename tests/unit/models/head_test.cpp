@@ -337,6 +337,24 @@ TEST(Head, ConcatOfTowers) {
   EXPECT_TRUE(list.parameters().empty());
 }
 
+TEST(Head, AFactorOfAllInitialValues) {
+  struct HeadDeck {
+    models::MlpHeadOptions head;
+    void bind(config::Table& t) { head.bind(t); }
+  };
+  std::vector<double> limits;
+  for (const char* text : {"layers = [5, 4]\n", "layers = [5, 4]\nmultiplier = 0.25\n"}) {
+    HeadDeck root;
+    config::Deck({"deck.toml", text, {}}, root).throw_if_any();
+    models::ParameterList list;
+    models::make_head(head_of("mlp", root.head), "head", kIn, list);
+    for (const auto& p : list.parameters()) limits.push_back(p.init.value);
+  }
+  ASSERT_EQ(limits.size(), 8u);  // weights and biases of two products, twice
+  for (size_t i = 0; i < 4; ++i) EXPECT_DOUBLE_EQ(limits[i + 4], 0.25 * limits[i]);
+  EXPECT_DOUBLE_EQ(limits[0], 1 / std::sqrt(double(kIn)));
+}
+
 TEST(Head, NamesCountAllLayers) {
   models::MlpHeadOptions o;
   o.layers = {5, 4};

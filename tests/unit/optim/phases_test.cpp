@@ -60,6 +60,28 @@ TEST(Phases, EpochsAndSteps) {
     EXPECT_EQ(stairs.at(step), step < 10 ? 3 : step < 30 ? 2 : 1) << step;
 }
 
+TEST(Phases, DecaysAndWaves) {
+  const optim::Clock clock{40, 1, 40};
+  const auto decays =
+      make("phase = [{kind = \"step_with_fixed_gamma\", value = 8, gamma = 0.5, num_decays = 3}]\n",
+           clock);
+  for (int64_t step = 0; step < 40; ++step)
+    EXPECT_FLOAT_EQ(decays.at(step), 8 * std::pow(0.5f, float(step / 10))) << step;
+
+  const std::string restart = "kind = \"cosine_warm_restart\", start = 2, end = 0, interval = 0.25";
+  const auto half = make("phase = [{" + restart + "}]\n", clock),
+             full = make("phase = [{" + restart + ", wave = \"full\"}]\n", clock),
+             lower = make("phase = [{" + restart + ", adaptive = true}]\n", clock);
+  for (const auto* s : {&half, &full, &lower}) {
+    EXPECT_FLOAT_EQ(s->at(0), 2);
+    EXPECT_NEAR(s->at(5), 1, 1e-6) << "half of the way to the foot";
+  }
+  EXPECT_FLOAT_EQ(half.at(10), 2) << "jumps from the foot to the next top";
+  EXPECT_NEAR(full.at(10), 0, 1e-6) << "rises from the foot";
+  EXPECT_NEAR(full.at(15), 1, 1e-6);
+  EXPECT_FLOAT_EQ(lower.at(20), 1) << "tops fall on a cosine";
+}
+
 TEST(Phases, FollowTheBatch) {
   const std::string keys = R"(
 phase = [{kind = "linear", start = 0.6, end = 4.8, length = 0.1}, {kind = "cosine", start = 4.8, end = 0.048}]

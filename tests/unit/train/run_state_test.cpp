@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include "train/continuation.hpp"
+
 namespace train {
 namespace {
 
@@ -31,6 +33,11 @@ RunState full() {
   p.skipped_examples = 14;
   p.stream_offset = -15;
   p.seen_offset = 16;
+  p.stream_before = 19;
+  p.device_times.use("NVIDIA H100 80GB HBM3", 0.125);
+  p.device_times.add(8);
+  p.device_times.use("cpu", 1);
+  p.device_times.add(5.5);
   s.best.update("val", {{"loss", 0.25}}, 5);
   s.patience.update("val", {{"score", 0.75}}, 4);
   s.patience.update("val", {{"score", 0.5}}, 6);
@@ -40,6 +47,7 @@ RunState full() {
   s.origin = "branch of a";
   s.data = "train 40 samples";
   s.resume = "must";
+  s.restart_data = true;
   s.deck = "format = 1";
   s.name = "name";
   s.notes = "notes";
@@ -57,12 +65,12 @@ const std::map<std::string, double> kNumbers = {
     {"early_stop_step", 4}, {"early_stop_waiting", 1}, {"epoch_examples", 24},
     {"epoch_columns", 2},   {"epoch_sum0", 0.125},     {"epoch_sum1", 0.5},
     {"uptime_s", 17.5},     {"loss_scale", 1024},      {"loss_scale_updates", 18},
-    {"global_batch", 32}};
+    {"global_batch", 32},   {"stream_before", 19},     {"restart_data", 1}};
 const std::map<std::string, std::string> kTexts = {
     {"origin", "branch of a"}, {"data", "train 40 samples"},
     {"resume", "must"},        {"deck", "format = 1"},
     {"run", "name"},           {"notes", "notes"},
-    {"version", "0.1.0"}};
+    {"version", "0.1.0"},      {"device_s", "1 NVIDIA H100 80GB HBM3\n5.5 cpu\n"}};
 
 TEST(RunState, CheckpointsHoldEveryMemberUnderItsName) {
   const checkpoint::State saved = full().to_checkpoint({});
@@ -103,7 +111,7 @@ TEST(RunState, ACheckpointMayLackMembers) {
   const checkpoint::State saved = plain.to_checkpoint({});
   EXPECT_FALSE(saved.numbers.contains("best_value"));
   EXPECT_FALSE(saved.numbers.contains("loss_scale"));
-  EXPECT_EQ(saved.numbers.size(), 16u);
+  EXPECT_EQ(saved.numbers.size(), 18u);
 }
 
 TEST(RunState, GoesOnAndKeepsWhatTheStartHasCost) {
@@ -114,6 +122,8 @@ TEST(RunState, GoesOnAndKeepsWhatTheStartHasCost) {
   EXPECT_EQ(now.progress.attempts, 4);
   EXPECT_EQ(now.progress.times.setup, 1.5 + 2);
   EXPECT_EQ(now.progress.core_s, 6.5 + 2 * 4);
+  EXPECT_EQ(now.progress.device_times.seconds(),
+            (std::map<std::string, double>{{"NVIDIA H100 80GB HBM3", 1}, {"cpu", 5.5 + 2 * 4}}));
   EXPECT_EQ(now.progress.times.training, 2.5);
   EXPECT_EQ(now.progress.stream_offset, -15);  // the batch is the same
   EXPECT_EQ(now.best.step(), 5);
@@ -135,6 +145,42 @@ TEST(RunState, AnotherBatchGoesOnAtTheSameExample) {
   EXPECT_EQ(now.examples_seen(now.step), saved.examples_seen(saved.step));
 }
 
+TEST(RunState, DataBeginAnewOnce) {
+  RunState now = tracking();
+  now.restart_data = true;
+  RunState saved = full();
+  saved.restart_data = false;  // by an attempt that had not begun them anew
+  const int64_t before = saved.position(), seen = saved.examples_seen(saved.step);
+  EXPECT_EQ(before, 7 * 32 - 15);
+  now.continue_from(saved, 1);
+  EXPECT_EQ(now.position(), 0);
+  EXPECT_EQ(now.progress.stream_before, 19 + before);
+  EXPECT_EQ(now.examples_seen(now.step), seen);  // counts go on
+  // The same command again, from a checkpoint of that attempt.
+  RunState next = tracking();
+  next.restart_data = true;
+  now.step += 2;
+  next.continue_from(next.read(now.to_checkpoint({})), 1);
+  EXPECT_EQ(next.position(), 2 * 32);
+  EXPECT_EQ(next.progress.stream_before, 19 + before);
+  // A rewind to a checkpoint from before the data began anew stays in the new order.
+  EXPECT_EQ(next.go_back(saved, 9), 2 * 32);
+  EXPECT_EQ(next.position(), 2 * 32);
+}
+
+TEST(RunState, AFileMayHaveNoPositionOfTheData) {
+  RunState now = tracking();
+  checkpoint::State file = full().to_checkpoint({});
+  EXPECT_EQ(position_problem(now.read(file), now, "a.h5"), "");
+  file.numbers.erase("stream_offset");
+  const RunState saved = now.read(file);
+  now.continue_from(saved, 1);
+  const std::string problem = position_problem(saved, now, "a.h5");
+  for (const char* part :
+       {"a.h5 has no position of the data", "at example 224 ", "restart_data=true"})
+    EXPECT_NE(problem.find(part), problem.npos) << problem;
+}
+
 TEST(RunState, GoesBackAndLeavesExamplesOut) {
   RunState now = full();
   now.step = 12;
@@ -149,6 +195,7 @@ TEST(RunState, GoesBackAndLeavesExamplesOut) {
   EXPECT_EQ(now.progress.times.redone, 5.5 + 10);
   EXPECT_EQ(now.progress.times.training, 2.5);
   EXPECT_EQ(now.progress.core_s, before.core_s);
+  EXPECT_EQ(now.progress.device_times.seconds(), before.device_times.seconds());
   EXPECT_EQ(now.progress.attempts, 6);
   EXPECT_EQ(now.progress.skipped_examples, 100 + 128);
   EXPECT_EQ(now.progress.stream_offset, -15 + 128);

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "records/log_options.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/names.hpp"
+#include "base/pattern.hpp"
+#include "base/text.hpp"
+
+namespace records {
+namespace {
+std::string group_problem(const std::vector<std::string>& groups) {
+  for (size_t i = 0; i < groups.size(); ++i) {
+    if (std::find(groups.begin(), groups.begin() + long(i), groups[i]) != groups.begin() + long(i))
+      return fmt::format("\"{}\" is there twice", groups[i]);
+    if (std::string problem = base::pattern_problem(groups[i]); !problem.empty())
+      return fmt::format("\"{:.80}\": {}", groups[i], problem);
+  }
+  return "";
+}
+
+template <class Names>
+std::string unknown_name(const char* what, const std::string& name, const Names& names) {
+  std::vector<std::string> all;
+  for (const auto& one : names) all.push_back(one.first);
+  if (std::find(all.begin(), all.end(), name) != all.end()) return "";
+  return fmt::format("\"{:.80}\" is no {}; there are {}", name, what, base::join(all, ", "));
+}
+
+std::string levels_problem(const std::map<std::string, std::string>& levels) {
+  for (const auto& [component, level] : levels)
+    for (const std::string& problem :
+         {unknown_name("component", component, base::log::kComponentNames),
+          unknown_name("level", level, base::log::kLevelNames)})
+      if (!problem.empty()) return problem;
+  return "";
+}
+}  // namespace
+
+void LogOptions::set_levels() const {
+  base::log::set_level({}, level);
+  for (const auto& [component, name] : levels)
+    base::log::set_level(base::value_of(base::log::kComponentNames, component),
+                         base::value_of(base::log::kLevelNames, name));
+}
+
+void LogOptions::bind(config::Table& t) {
+  using config::OnResume;
+  t.key("console_every_steps", console_every_steps,
+        "lines on the console, besides the first steps and the last")
+      .min(1)
+      .unit("steps")
+      .on_resume(OnResume::may_change);
+  t.key("console_first_steps", console_first_steps, "steps of a run that all have such a line")
+      .min(0)
+      .unit("steps")
+      .on_resume(OnResume::may_change);
+  t.key("console_window", console_window,
+        "the measures on the console, such as the loss, are medians over so many of the last "
+        "steps; 1 = those of the step. Files always hold the values of each step")
+      .min(1)
+      .max(100000)
+      .unit("steps")
+      .on_resume(OnResume::may_change);
+  t.key("metrics_every_steps", metrics_every_steps,
+        "rows of metrics.h5 and metrics.jsonl, never smoothed")
+      .min(1)
+      .unit("steps")
+      .on_resume(OnResume::may_change);
+  t.key("flush_s", flush_s,
+        "time between flushes: a machine that dies loses at most this much of metrics.jsonl; also "
+        "the age that metrics.h5 may have")
+      .min(0)
+      .unit("s")
+      .on_resume(OnResume::may_change);
+  t.key("groups", groups,
+        "regular expressions on parameter paths: l2 of gradients, parameters and updates for each")
+      .check([this] { return group_problem(groups); })
+      .on_resume(OnResume::may_change);
+  t.key("epoch_means", epoch_means,
+        "also give the means of the measures over each epoch of training, in the row and on a line "
+        "of the step that ends it")
+      .on_resume(OnResume::may_change);
+  t.choice("level", level, base::log::kLevelNames,
+           "lines about the work of each component: warning: none but warnings; info: steps, "
+           "evaluations, checkpoints; debug and trace: what else is done, for people who look for "
+           "a fault. Lines about the start and the end of a run are always there")
+      .on_resume(OnResume::may_change);
+  t.key("levels", levels,
+        "{ COMPONENT = LEVEL }: other levels of run, data, train, eval or checkpoint, as in { "
+        "checkpoint = \"debug\" }")
+      .check([this] { return levels_problem(levels); })
+      .on_resume(OnResume::may_change);
+  t.key("samples", samples,
+        "write step, position and key of every example trained on to logs/samples, a file per rank")
+      .on_resume(OnResume::may_change);
+}
+
+}  // namespace records
