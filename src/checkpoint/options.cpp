@@ -53,7 +53,8 @@ void bind_beginning(config::Table& t, CheckpointOptions& options) {
   t.key("branch_from", options.branch_from,
         "begin a new run from another run's full state, step and optimizer included (for a "
         "cool-down, say): its run directory, whose newest checkpoint is used, or a checkpoint "
-        "file. A checkpoint of this run takes precedence; \"\" = none");
+        "file. A checkpoint of this run takes precedence; \"\" = none")
+      .unit("path");
   t.key("restart_data", options.restart_data,
         "true: a run that goes on from a checkpoint begins its data anew, at the first example of "
         "their order; step, schedules and counts go on. This is done once, however often the "

@@ -126,86 +126,86 @@ void Continuation::check_batches(const RunState& saved) const {
              "batch of {}, which shuffle = \"stratified\" cannot begin there: keep the batch size, "
              "or continue from a step that is a multiple of {} examples",
              saved.global_batch, train.global_batch, train.global_batch);
-  void Continuation::tell_position(const RunState& saved, const std::string& file) const {
-    const RunState& state = attempt_.state;
-    if (state.begins_data_anew(saved))
-      log::line("data     begin anew after step {}, as checkpoint.restart_data says", state.step);
-    else if (const std::string text = position_problem(saved, state, file);
-             !text.empty() && attempt_.leads())
-      log::warning("{}", text);
-  }
+}
 
-  std::string position_problem(const RunState& saved, const RunState& now,
-                               const std::string& file) {
-    if (saved.knows_position) return "";
-    return fmt::format(
-        "{} has no position of the data: training goes on at example {} of their order, as if all "
-        "{} "
-        "steps had had {} examples and none had been left out. --set checkpoint.restart_data=true "
-        "begins the data anew",
-        file, base::with_commas(now.position()), base::with_commas(now.step), now.global_batch);
-  }
+void Continuation::tell_position(const RunState& saved, const std::string& file) const {
+  const RunState& state = attempt_.state;
+  if (state.begins_data_anew(saved))
+    log::line("data     begin anew after step {}, as checkpoint.restart_data says", state.step);
+  else if (const std::string text = position_problem(saved, state, file);
+           !text.empty() && attempt_.leads())
+    log::warning("{}", text);
+}
 
-  void Continuation::restore_loss_scale(const RunState& saved) {
-    if (!saved.loss_scale) return;
-    const PrecisionOptions& precision = attempt_.recipe.precision;
-    const double scale = saved.loss_scale->scale;
-    if (attempt_.engine().scales_loss())
-      // The deck may have raised the minimum since.
-      attempt_.engine().set_scale_state(
-          {std::max(scale, precision.loss_scale.min), saved.loss_scale->updates});
-    else if (attempt_.leads())
-      log::warning(
-          "the checkpoint's loss scale, {:g}, is left out: precision.compute = \"{}\" has none",
-          scale, name_of(precision.compute));
-  }
+std::string position_problem(const RunState& saved, const RunState& now, const std::string& file) {
+  if (saved.knows_position) return "";
+  return fmt::format(
+      "{} has no position of the data: training goes on at example {} of their order, as if all "
+      "{} steps had had {} examples and none had been left out. --set checkpoint.restart_data=true "
+      "begins the data anew",
+      file, base::with_commas(now.position()), base::with_commas(now.step), now.global_batch);
+}
 
-  void Continuation::initialise() {
-    position_(attempt_.state.step, attempt_.state.progress.stream_offset);
-    step::Engine& engine = attempt_.engine();
-    engine.initialise();
-    const Recipe& recipe = attempt_.recipe;
-    const std::string& from = recipe.init.from;
-    if (from.empty()) return;
-    const std::string before = parameter_table(engine, attempt_.job.mesh());
-    if (attempt_.leads()) io::write_file_atomically(recipe.run.dir + kFirstParameters, before);
-    const checkpoint::InitReport report = checkpoint::load_initial_weights(
-        attempt_.world(), recipe.init, saves_.target(), engine.model().patch_tables(), poll_);
-    log::line("init     from={} {} s={:.2f}", from, report.summary, report.seconds);
-    constexpr int kMaxLines = 20;  // on the console, which shows only tensors that were not loaded
-    std::string table;
-    int shown = 0;
-    for (const std::string& text : report.lines) {
-      table += text + "\n";
-      if (!text.starts_with("loaded ") && ++shown <= kMaxLines) log::line("           {}", text);
-    }
-    if (shown > kMaxLines)
-      log::line("           and {} more in {}/logs/init.txt", shown - kMaxLines, recipe.run.dir);
-    if (attempt_.leads()) io::write_or_wait(recipe.run.dir + "/logs/init.txt", table);
-    attempt_.state.origin = "parameters of " + from;
-  }
+void Continuation::restore_loss_scale(const RunState& saved) {
+  if (!saved.loss_scale) return;
+  const PrecisionOptions& precision = attempt_.recipe.precision;
+  const double scale = saved.loss_scale->scale;
+  if (attempt_.engine().scales_loss())
+    // The deck may have raised the minimum since.
+    attempt_.engine().set_scale_state(
+        {std::max(scale, precision.loss_scale.min), saved.loss_scale->updates});
+  else if (attempt_.leads())
+    log::warning(
+        "the checkpoint's loss scale, {:g}, is left out: precision.compute = \"{}\" has none",
+        scale, name_of(precision.compute));
+}
 
-  int64_t Continuation::go_back(const std::string& problem) {
-    const std::optional<Saves::Found> found = saves_.restore(true, [] {});
-    if (!found)
-      throw base::Error(
-          base::Exit::nonfinite,
-          problem + ", and there is no checkpoint to go back to (guard.nonfinite = \"rewind\")",
-          true);
-    const int64_t left_out = attempt_.state.go_back(found->state, attempt_.settled);
-    attempt_.find_total();
-    attempt_.settled = attempt_.state.step;
-    restore_loss_scale(found->state);
-    attempt_.engine().publish();
-    saves_.continue_from(attempt_.state.step);
-    return left_out;
+void Continuation::initialise() {
+  position_(attempt_.state.step, attempt_.state.progress.stream_offset);
+  step::Engine& engine = attempt_.engine();
+  engine.initialise();
+  const Recipe& recipe = attempt_.recipe;
+  const std::string& from = recipe.init.from;
+  if (from.empty()) return;
+  const std::string before = parameter_table(engine, attempt_.job.mesh());
+  if (attempt_.leads()) io::write_file_atomically(recipe.run.dir + kFirstParameters, before);
+  const checkpoint::InitReport report = checkpoint::load_initial_weights(
+      attempt_.world(), recipe.init, saves_.target(), engine.model().patch_tables(), poll_);
+  log::line("init     from={} {} s={:.2f}", from, report.summary, report.seconds);
+  constexpr int kMaxLines = 20;  // on the console, which shows only tensors that were not loaded
+  std::string table;
+  int shown = 0;
+  for (const std::string& text : report.lines) {
+    table += text + "\n";
+    if (!text.starts_with("loaded ") && ++shown <= kMaxLines) log::line("           {}", text);
   }
+  if (shown > kMaxLines)
+    log::line("           and {} more in {}/logs/init.txt", shown - kMaxLines, recipe.run.dir);
+  if (attempt_.leads()) io::write_or_wait(recipe.run.dir + "/logs/init.txt", table);
+  attempt_.state.origin = "parameters of " + from;
+}
 
-  void Continuation::count_lost(const records::Metrics& metrics) {
-    const double lost = attempt_.world().max(metrics.lost_s(restored_attempt_, restored_uptime_s_));
-    if (lost <= 0) return;
-    attempt_.state.progress.add(&Progress::Times::redone, lost, attempt_.pace.cores);
-    log::line("lost     {} of earlier attempts, after the checkpoint: done again", base::hms(lost));
-  }
+int64_t Continuation::go_back(const std::string& problem) {
+  const std::optional<Saves::Found> found = saves_.restore(true, [] {});
+  if (!found)
+    throw base::Error(
+        base::Exit::nonfinite,
+        problem + ", and there is no checkpoint to go back to (guard.nonfinite = \"rewind\")",
+        true);
+  const int64_t left_out = attempt_.state.go_back(found->state, attempt_.settled);
+  attempt_.find_total();
+  attempt_.settled = attempt_.state.step;
+  restore_loss_scale(found->state);
+  attempt_.engine().publish();
+  saves_.continue_from(attempt_.state.step);
+  return left_out;
+}
+
+void Continuation::count_lost(const records::Metrics& metrics) {
+  const double lost = attempt_.world().max(metrics.lost_s(restored_attempt_, restored_uptime_s_));
+  if (lost <= 0) return;
+  attempt_.state.progress.add(&Progress::Times::redone, lost, attempt_.pace.cores);
+  log::line("lost     {} of earlier attempts, after the checkpoint: done again", base::hms(lost));
+}
 
 }  // namespace train

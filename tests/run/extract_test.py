@@ -14,11 +14,13 @@ import unittest
 
 import h5py
 import numpy as np
+import sentencepiece
 
 import harness
 import numpy_vit
 import place
 import processes
+import published_model
 from harness import sets
 
 SAMPLES = 41
@@ -350,6 +352,25 @@ class Rows(harness.RunTest):
 
     # ------------------------------------------------------------------------ predict
 
+    def check_published_classes(self, score, prediction):
+        """The published formulas with the exported weights give the same scores, and the same class for each image."""
+        file = self.folder + "/weights.npz"
+        subprocess.run([harness.SOURCE + "/tools/export", self.dir, file], check=True, stdout=subprocess.DEVNULL)
+        with np.load(file) as arrays:
+            p = {name.removeprefix("params/"): arrays[name].astype(np.float64) for name in arrays}
+        words = sentencepiece.SentencePieceProcessor(harness.TOKENIZER)
+        texts = np.zeros((len(CLASSES), 12), int)
+        for row, ids in zip(texts, words.encode(CLASSES)):
+            row[:len(ids) + 1] = [*ids, 1]  # 1 ends a text
+        config = {"patches": (8, 8), "num_layers": 1, "decoder_num_layers": 1, "seq_len": 12}
+        published = published_model.scores(p, config, published_model.load().encode(p, config, self.images()), texts)
+        np.testing.assert_allclose(score, published, rtol=1e-5)
+        np.testing.assert_array_equal(prediction, published.argmax(1))
+        # Short texts are always likely. Beside their means over all images, each class wins somewhere.
+        ours, theirs = ((s - s.mean(0)).argmax(1) for s in (score, published))
+        np.testing.assert_array_equal(ours, theirs)
+        self.assertEqual(set(ours), set(range(len(CLASSES))))
+
     def test_scores_of_texts(self):
         self.train()
         predict = ["predict.evaluator=classes"]
@@ -363,6 +384,7 @@ class Rows(harness.RunTest):
         self.assertEqual((score.dtype, score.shape), (np.float64, (SAMPLES, len(CLASSES))))
         self.assertEqual(list(label), [self.label(i) for i in range(SAMPLES)])
         np.testing.assert_array_equal(prediction, score.argmax(1))
+        self.check_published_classes(score, prediction)
         self.assertEqual(want["top1"], np.mean(prediction == label))
         own = score[np.arange(SAMPLES), label][:, None]
         self.assertEqual(want["top2"], np.mean(((score > own).sum(1)) < 2))

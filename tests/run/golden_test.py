@@ -2,12 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests that the runner of recorded cases reports different results: copies of case files with
 one change must fail, by name. Cases of other sizes, made with NumPy, must pass."""
-import importlib.util
 import json
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import unittest
 from unittest import mock
@@ -16,21 +14,10 @@ import h5py
 import numpy as np
 
 import harness
+import published_model
 
 GOLDEN = os.path.join(os.path.dirname(harness.TRAINER), "tests", "golden")
 CASES = os.path.join(harness.SOURCE, "tests", "golden")
-
-
-def published_model():
-    """Returns the NumPy model of check_numpy.py, whose checks run on an empty folder here."""
-    spec = importlib.util.spec_from_file_location("check_numpy", f"{CASES}/check_numpy.py")
-    module = importlib.util.module_from_spec(spec)
-    with tempfile.TemporaryDirectory() as nothing, mock.patch.object(sys, "argv", ["", nothing]), mock.patch("builtins.print"):
-        try:
-            spec.loader.exec_module(module)
-        except SystemExit:
-            pass
-    return module
 
 
 def put(f, name, values, dtype=np.float32, allowed=1e-5):
@@ -41,18 +28,13 @@ def put(f, name, values, dtype=np.float32, allowed=1e-5):
 
 def make_predictions(path, case, classes, tokens, images, steps):
     """Writes predict.h5 for a case, from the NumPy model. tokens: length of the texts of the classes."""
-    m, rng = published_model(), np.random.default_rng(classes)
+    m, rng = published_model.load(), np.random.default_rng(classes)
     config, p = json.loads(case["config"].attrs["json"])["model"], m.tree(case["params_init"])
     encoded = m.encode(p, config, case["batch/image"][()].astype(np.float64))
     n, causal = len(encoded), np.zeros(len(encoded), bool)
     with h5py.File(path, "w") as f:
         texts = rng.integers(3, config["vocab_size"], (classes, tokens)) * (np.arange(tokens) < rng.integers(1, tokens + 1, (classes, 1)))
-        scores = []
-        for text in texts:
-            labels = np.tile(text, (n, 1))
-            w = m.weights_of(labels)
-            scores.append(-m.xent(m.decode(p, config, encoded, m.shift(labels), causal), labels, w, 0.0) * w.sum(1))
-        scores = np.stack(scores, 1)
+        scores = published_model.scores(p, config, encoded, texts)
         label, mask = rng.integers(0, classes, n), np.arange(n) % 5 != 2
         for name, values in {"label_tokens": texts, "label": label, "prediction": scores.argmax(1), "mask_sum": mask.sum(),
                              "prec@1_sum": (scores.argmax(1) == label)[mask].sum()}.items():

@@ -109,6 +109,55 @@ class Quickstart(harness.RunTest):
             self.assertIn(words, output)
 
 
+class Result(harness.RunTest):
+    """tools/quickstart_result.py alone, on a made run."""
+
+    def result(self, val, shuffled, top1, *options):
+        """Returns exit code and output for a run with these values."""
+        for name, row in (("val", {"perplexity_per_token": val}), ("val_shuffled", {"perplexity_per_token": shuffled}),
+                          ("zero_shot", {"top1": top1}), ("captions", {"cider_d": 0.7})):
+            os.makedirs(f"{self.dir}/eval/{name}/0000000700", exist_ok=True)
+            with open(f"{self.dir}/metrics.jsonl", "a", encoding="utf-8") as f:
+                f.write(json.dumps({"kind": "eval", "eval": name, "step": 700, **row}) + "\n")
+        os.makedirs(f"{self.dir}/checkpoints", exist_ok=True)
+        for name, text in (("eval/zero_shot/0000000700/confusions.json", '{"classes": [1, 2, 3, 4]}'), ("checkpoints/0000000700.h5", ""),
+                           ("eval/captions/0000000700/captions.jsonl", '{"caption": "a", "references": ["b", "c"]}\n')):
+            with open(f"{self.dir}/{name}", "w", encoding="utf-8") as f:
+                f.write(text)
+        done = subprocess.run(["/usr/bin/python3", harness.SOURCE + "/tools/quickstart_result.py", self.dir, "4.436", "60", "50", *options],
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=harness.GUARD)
+        return done.returncode, done.stdout
+
+    def test_values_beside_those_of_other_machines(self):
+        low, high = harness.loaded("quickstart_result.py").RANGES["validation loss per token"]
+        for options in ((), ("--dir", "runs/x", "--set=run.seed=7")):
+            code, output = self.result(low, low + 0.85, 0.1, *options)
+            self.assertEqual(code, 0, output)
+            self.assertIn(f"validation loss per token       {low:.3f} nats   on other machines: {low:.3f} to {high:.3f}", output)
+            self.assertNotRegex(output, "FAR OUTSIDE|MISSED|warning")
+        # A little outside may be rounding. Far outside is a fault, also on the good side.
+        width = high - low
+        for value, word in ((high + 0.4 * width, False), (high + 0.6 * width, True), (low - 0.6 * width, True)):
+            code, output = self.result(value, value + 0.85, 0.1)
+            self.assertEqual(code, 0, output)
+            self.assertEqual("warning: 'validation loss per token' is far outside" in output, word, output)
+            self.assertEqual(bool(re.search("validation loss per token .*FAR OUTSIDE", output)), word)
+        code, output = self.result(high, high + 0.2, 0.1)
+        self.assertEqual(code, 1, output)
+        self.assertIn("goal: at least 0.5   MISSED", output)
+        self.assertIn("error: the run finished but missed a goal", output)
+        # Another experiment is compared with nothing.
+        code, output = self.result(9.0, 9.1, 0.0, "--set", "train.total_steps=9")
+        self.assertEqual(code, 0, output)
+        self.assertNotRegex(output, "other machines|FAR OUTSIDE|warning|error")
+
+    def test_pages_state_the_same_ranges(self):
+        for name, (low, high) in harness.loaded("quickstart_result.py").RANGES.items():
+            for page in ("README.md", "inputs/emoji.toml"):
+                with open(f"{harness.SOURCE}/{page}", encoding="utf-8") as f:
+                    self.assertIn(f"{low:.3f} to {high:.3f}", f.read(), f"{page}: {name}")
+
+
 if os.path.realpath(harness.TRAINER) != harness.SOURCE + "/build/trainer":
     print("skipped: quickstart uses build/trainer, and another one is tested")
     sys.exit(77)

@@ -64,9 +64,14 @@ PROBE = """<script>addEventListener("load", () => {
     drawn: lines.filter((path) => path.getTotalLength() > 0).length,
     smallest: Math.min(...all("main td, main li, main p").map((e) => parseFloat(getComputedStyle(e).fontSize)))}, "*");
 });</script>"""
-AROUND = """<!DOCTYPE html><title>frame</title><link rel="icon" href="data:,"><pre></pre><script>
-addEventListener("message", (event) => document.querySelector("pre").textContent = JSON.stringify(event.data));</script>
-<iframe src="probe.html" style="border:0;width:%dpx;height:900px"></iframe>"""
+# Shows the page in frames of these widths, one below the other, and gathers what their probes report.
+WIDTHS, HEIGHT = (390, 768, 1280), 1600
+AROUND = """<!DOCTYPE html><title>frames</title><link rel="icon" href="data:,">
+<style>body {margin: 0} iframe {display: block; border: 0}</style>
+%s<pre></pre><script>const all = [];
+addEventListener("message", (event) => document.querySelector("pre").textContent = JSON.stringify(all, all.push(event.data)));
+for (const frame of document.querySelectorAll("iframe")) frame.src = "probe.html";</script>"""
+FRAMES = "".join(f'<iframe style="width:{width}px;height:{HEIGHT}px"></iframe>\n' for width in WIDTHS)
 
 
 def part(name):
@@ -451,15 +456,20 @@ preprocess = '''decode | resize(16) | value_range(-1, 1)
         self.assertEqual(done.returncode, 0, done.stderr)
         return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
 
-    def measured(self, page, width):
-        """Opens the page in a frame of this width; returns what the probe has measured."""
+    def measured(self, page):
+        """Opens the page in frames; returns {width: what the probe has measured} and {width: picture}."""
         with open(f"{self.folder}/probe.html", "w", encoding="utf-8") as f:
             f.write(page.replace("</body>", PROBE + "</body>"))
         with open(f"{self.folder}/frame.html", "w", encoding="utf-8") as f:
-            f.write(AROUND % width)
-        document, messages = self.browse("--window-size=1500,1000", "--dump-dom", where="frame.html")
+            f.write(AROUND % FRAMES)
+        whole = f"{self.folder}/whole.png"
+        document, messages = self.browse(f"--window-size={max(WIDTHS)},{len(WIDTHS) * HEIGHT}", "--dump-dom", f"--screenshot={whole}",
+                                         where="frame.html")
         self.assertEqual(messages, [])
-        return json.loads(html.unescape(re.search(r"<pre>(.*?)</pre>", document, re.S)[1]))
+        found = json.loads(html.unescape(re.search(r"<pre>(.*?)</pre>", document, re.S)[1]))
+        with Image.open(whole) as image:
+            pictures = {width: image.crop((0, i * HEIGHT, width, (i + 1) * HEIGHT)).convert("RGB") for i, width in enumerate(WIDTHS)}
+        return {one["width"]: one for one in found}, pictures
 
     @unittest.skipUnless(BROWSER, "no chromium here")
     def test_in_a_browser(self):
@@ -475,10 +485,10 @@ preprocess = '''decode | resize(16) | value_range(-1, 1)
         for runs in ([self.dir], [self.dir, other]):
             page = self.report(*runs, "--out", "page.html")
             panels = self.panels(page)
-            for width in (390, 768, 1280):
+            measured, pictures = self.measured(page)
+            self.assertEqual(sorted(measured), sorted(WIDTHS))
+            for width, found in measured.items():
                 with self.subTest(runs=len(runs), width=width):
-                    found = self.measured(page, width)
-                    self.assertEqual(found["width"], width)
                     self.assertEqual((found["overflow"], found["wide"]), (0, []))
                     self.assertEqual(found["ready"], str(len(panels)))
                     self.assertEqual(found["lines"], sum(len(curves) for curves in panels.values()))
@@ -493,11 +503,8 @@ preprocess = '''decode | resize(16) | value_range(-1, 1)
                     tip = re.match(rf"step 12\s+{'total' if len(runs) == 1 else 'run'} ([\d.]+)", found["tip"])
                     self.assertTrue(tip, found["tip"])
                     self.assertAlmostEqual(float(tip[1]), loss, delta=1e-5 * loss)
-                    picture = f"{self.folder}/{width}.png"
-                    _, messages = self.browse(f"--window-size={width},1600", f"--screenshot={picture}", where="page.html")
-                    self.assertEqual(messages, [])
-                    with Image.open(picture) as image:
-                        self.assertGreater(len(image.convert("RGB").getcolors(1 << 24)), 20)
+                    self.assertGreater(len(pictures[width].getcolors(1 << 24)), 20)
+            self.assertEqual(self.browse("--dump-dom", where="page.html")[1], [])   # without a frame around it
 
 
 harness.main()

@@ -96,6 +96,48 @@ run_trainer; echo "rc=$rc asked=$asked"
                 self.end(job)
 
 
+class BareTest(unittest.TestCase):
+    """tools/bare_test before it makes a root."""
+
+    def bare_test(self, *args, **environment):
+        done = subprocess.run(["/bin/bash", f"{SOURCE}/tools/bare_test", *args], env=os.environ | environment, text=True, timeout=GUARD,
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        return done.returncode, done.stdout
+
+    def test_arguments(self):
+        code, output = self.bare_test("--help")
+        self.assertEqual((code, output.splitlines()[0].split()[:2]), (0, ["usage:", "tools/bare_test"]))
+        for args, words in ((("--shrt",), "unknown argument '--shrt'"), (("--short", "runs/x"), "unknown argument 'runs/x'"),
+                            (("--system", "buster"), "--system 'buster' is neither bookworm nor trixie"),
+                            (("--system",), "--system needs a value"), (("--cache", ""), "--cache needs a value"),
+                            (("--ccache", "/nowhere"), "--ccache /nowhere is no folder"),
+                            (("--cold", "--ccache", "/tmp"), "--cold and --ccache exclude each other")):
+            with self.subTest(args):
+                code, output = self.bare_test(*args)
+                self.assertEqual(code, 2, output)
+                self.assertEqual(output, f"error: {words} (see tools/bare_test --help)\n")
+
+    def test_where_no_root_can_be_made(self):
+        with tempfile.TemporaryDirectory(prefix="trainer_test_") as folder:
+            os.mkdir(f"{folder}/few")
+            for name in ("bash", "cat", "dirname", "id"):
+                os.symlink(shutil.which(name), f"{folder}/few/{name}")
+            code, output = self.bare_test("--short", "--cache", f"{folder}/cache", PATH=f"{folder}/few")
+            self.assertEqual(code, 77, output)
+            self.assertRegex(output, "skipped: no bare Debian here: (mmdebstrap is missing|neither root nor user namespaces)")
+            self.assertEqual(os.listdir(folder), ["few"])
+            with open(f"{folder}/few/mmdebstrap", "w", encoding="utf-8") as f:
+                f.write("#!/bin/sh\necho 'E: the mirror is away' >&2\nexit 25\n")
+            os.chmod(f"{folder}/few/mmdebstrap", 0o755)
+            code, output = self.bare_test("--short", "--cache", f"{folder}/cache", PATH=f"{folder}/few:{os.environ['PATH']}")
+            self.assertEqual(code, 77, output)
+            self.assertIn("skipped: no bare Debian here: ", output)
+            if os.path.exists(f"{folder}/cache/bookworm/mmdebstrap.log"):
+                self.assertIn("mmdebstrap failed: E: the mirror is away (all of it: ", output)
+                self.assertEqual(self.bare_test("--clean", "--cache", f"{folder}/cache"), (0, ""))
+                self.assertFalse(os.path.exists(f"{folder}/cache"))
+
+
 @unittest.skipUnless(shutil.which("shellcheck"), "not installed: shellcheck (Debian package shellcheck)")
 class Shell(unittest.TestCase):
     def test_all_are_found(self):
