@@ -379,7 +379,9 @@ class Tools(tool_harness.ToolTest):
         self.assertIn("8 samples", self.tool("index_dataset", deck, "train"))
         self.assertIn("8 samples in 1 shards", self.tool("pack_dataset", "in/c.tsv", f"out{raw}"))
         run = self.path(f"run{raw}")
-        self.expect(0, args=[deck, "--dir", run, "--set", "train.total_steps=2"])
+        os.rename(deck, self.path("deck.toml"))
+        self.expect(0, args=["deck.toml", "--dir", self.dir, "--set", "train.total_steps=4"])
+        os.rename(self.dir, run)    # a deck cannot hold such a name
         for command in (("status", run), ("report", run), ("plot_metrics", run), ("published_metrics", run),
                         ("inspect_checkpoint", f"{run}/checkpoints/latest.h5", "--deck"),
                         ("export", run, self.path(f"{raw}.npz"))):
