@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values of JSON as texts: captions, names, ids, labels.
+// Values of JSON as texts: names, ids, labels.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

@@ -13,7 +13,7 @@ namespace data {
 // Returns the text without UTF-8's byte order mark at its start.
 std::string_view without_mark(std::string_view text);
 
-// Returns a caption on one line: line breaks at its ends are removed, and each other run of them
+// Returns a text on one line: line breaks at its ends are removed, and each other run of them
 // becomes one space. Breaks are those of Unicode: \r and \n, \v and \f, U+0085, U+2028, U+2029.
 std::string on_one_line(std::string_view text);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Quotes in TSV files. Writers of CSV with tabs (Python's excel-tab, pandas, Excel) put a cell that
-// holds a quote, a tab or a line break in quotes, and double its quotes. Other files hold captions
-// as they are, such as "open" on a sign (Conceptual Captions).
+// holds a quote, a tab or a line break in quotes, and double its quotes. Other files hold texts as
+// they are, such as "open" on a sign.
 #pragma once
 
 #include <optional>
