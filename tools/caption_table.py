@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of captions: tables (TSV, CSV) and COCO captions JSON. Not a tool itself.
+"""Files of captions: tables (TSV, CSV, JSONL) and COCO captions JSON. Not a tool itself.
 
 The rules are those of src/data/sources/caption_table.hpp.
 """
 import csv
+import glob
 import io
 import json
+import os
 import re
 
 from console import Failure
@@ -15,12 +17,37 @@ IMAGE_NAMES = ("image", "images", "image_path", "image_file", "img", "img_path",
 CAPTION_NAMES = ("caption", "captions", "title", "text", "description", "sentence")
 
 
-def read_text(path):
+MOST_CAPTION = 1 << 20      # bytes
+BREAKS = re.compile("[\n\v\f\r\x85\u2028\u2029]+")
+CELL_END = re.compile("[\t\n]|\\Z")
+QUOTED = re.compile('"((?:[^"]|"")*)"')    # a cell as writers of CSV put it
+
+
+def read_text(path, errors="strict"):
     try:
-        with open(path, encoding="utf-8-sig", newline="") as f:
-            return f.read()
+        with open(path, encoding="utf-8-sig", errors=errors, newline="") as f:
+            text = f.read()
     except UnicodeDecodeError as error:
         raise Failure(f"{path}: not UTF-8 text (byte {error.start})") from None
+    if text.startswith(("\udcff\udcfe", "\udcfe\udcff")):
+        raise Failure(f"{path} is UTF-16 text: save it as UTF-8")
+    return text
+
+
+def on_one_line(text):
+    """Returns a caption without line breaks at its ends; each other run of them becomes one space."""
+    return BREAKS.sub(" ", text.strip("\n\v\f\r\x85\u2028\u2029"))
+
+
+def caption_problem(text):
+    """Returns why the trainer refuses a caption, or ""."""
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:      # read with surrogateescape, or half of a surrogate pair in JSON
+        return "is not UTF-8"
+    if "\0" in text:
+        return "holds a zero byte"
+    return f"has {size} bytes; at most {MOST_CAPTION} are read" if size > MOST_CAPTION else ""
 
 
 def unsafe_name(name):
@@ -34,13 +61,28 @@ def unsafe_name(name):
     return "leads out of its folder" if ".." in name.split("/") else ""
 
 
+def files_of(pattern):
+    """Returns the files of a deck's pattern, as part-{00..12}.csv or *.tsv; no other text has a file that matches."""
+    if os.path.exists(pattern):
+        return [pattern]
+    names = [""]
+    for piece in re.split(r"(\{[^{}]*\})", pattern):
+        texts = piece[1:-1].split(",") if piece.startswith("{") else [piece]
+        if span := re.fullmatch(r"\{([0-9]+)\.\.([0-9]+)\}", piece):
+            padded = any(len(number) > 1 and number[0] == "0" for number in span.groups())
+            width = max(map(len, span.groups())) if padded else 1
+            texts = [f"{number:0{width}}" for number in range(int(span[1]), int(span[2]) + 1)]
+        names = [name + text for name in names for text in texts]
+    found = [sorted(glob.glob(name), key=os.fsencode) for name in names]
+    for name, files in zip(names, found):
+        if not files:
+            raise Failure(f"{name}: there is no such file or folder")
+    return [file for files in found for file in files]
+
+
 class Row:
     def __init__(self, line, image, caption, label=None):
         self.line, self.image, self.caption, self.label = line, image, caption, label
-
-
-def is_table(path):
-    return path.lower().endswith((".tsv", ".csv"))
 
 
 def csv_rows(path, text):
@@ -54,18 +96,81 @@ def csv_rows(path, text):
         raise Failure(f"{path}:{reader.line_num}: {error}") from None
 
 
+def quoted_tsv_rows(text):
+    """Yields (line, cells) of a TSV whose quotes a writer of CSV has put (src/data/sources/tsv_quotes.hpp); None if one is not
+    such a quote."""
+    line, cells, at = 1, [], 0
+    while at < len(text):
+        cell = QUOTED.match(text, at)
+        end = CELL_END.search(text, cell.end() if cell else at)
+        raw = text[at:end.start()].removesuffix("\r")
+        if cell and (cell[0] != raw or {"\n", "\t"} <= set(raw)) or not cell and '"' in raw:
+            yield None
+            return
+        cells.append(cell[1].replace('""', '"') if cell else raw)
+        at = end.end()
+        if end[0] != "\t" or at == len(text):
+            cells += [""] * (end[0] == "\t")
+            if cells != [""] or cell:
+                yield line, cells
+            line, cells = line + raw.count("\n") + 1, []
+
+
+def unquoted(cell):
+    """Returns the content of a cell that can only be a writer's: with doubled quotes between its quotes."""
+    found = QUOTED.fullmatch(cell)
+    return found[1].replace('""', '"') if found and '""' in found[1] else cell
+
+
 def tsv_rows(text):
-    for number, line in enumerate(text.split("\n"), 1):
+    """Yields (line, cells, true if the cells may still have a writer's quotes)."""
+    lone = "\n" not in text and "\r" in text
+    if '"' in text and not lone and None not in (rows := list(quoted_tsv_rows(text))):
+        yield from ((line, cells, False) for line, cells in rows)
+        return
+    for number, line in enumerate(text.split("\r" if lone else "\n"), 1):
         line = line.removesuffix("\r")
         if line:
-            yield number, line.split("\t")
+            yield number, line.split("\t"), True
+
+
+def text_of(value):
+    """Returns a text of JSON, or a whole number as text, also if it is written as 7.0; None for other values."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, float) and value.is_integer() and abs(value) <= 1 << 53 or isinstance(value, int):
+        return str(int(value))
+    return None
+
+
+def json_rows(path, image, caption, label):
+    """Returns (rows, problems) of a table with a JSON object per line."""
+    rows, problems = [], []
+    for number, line in enumerate(read_text(path).split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError:
+            row = None
+        if not isinstance(row, dict):
+            problems.append(f"{path}:{number}: is no JSON object")
+            continue
+        columns = Columns(path, number, list(row), image, caption, label, header=True)
+        values = list(row.values())
+        name, words = text_of(values[columns.image]), text_of(values[columns.caption])
+        if name is None or words is None:
+            problems.append(f"{path}:{number}: image and caption are texts or whole numbers")
+            continue
+        rows.append(Row(number, name, on_one_line(words), None if columns.label is None else values[columns.label]))
+    return rows, problems
 
 
 class Columns:
     """Positions of image, caption and label in a row."""
 
-    def __init__(self, path, line, cells, image, caption, label):
-        self.header = bool(image or caption)
+    def __init__(self, path, line, cells, image, caption, label, header=False):
+        self.header = header or bool(image or caption)
         found = [self.candidates(cells, image, IMAGE_NAMES), self.candidates(cells, caption, CAPTION_NAMES)]
         self.header = self.header or all(found)
         self.cells, self.label = 2, None
@@ -95,24 +200,35 @@ class Columns:
         return found[0]
 
 
-def read_table(path, image="", caption="", label=""):
-    """Returns (rows of a table, problems of its other lines). image, caption, label: column names; "" means the usual names."""
-    text = read_text(path)
+def read_captions(path, image="", caption="", label=""):
+    """Returns (rows of a table or of COCO's JSON, problems of its other lines). image, caption, label: column names; "" means
+    the usual names."""
+    if path.lower().endswith(".json"):
+        return read_coco(path), []
+    if not path.lower().endswith((".tsv", ".csv", ".jsonl")):
+        raise Failure(f"{path}: neither .tsv, .csv or .jsonl (columns image, caption) nor .json (COCO captions)")
+    if path.lower().endswith(".jsonl"):
+        return json_rows(path, image, caption, label)
+    text = read_text(path, errors="surrogateescape")    # a row that is not UTF-8 does not spoil the others
     tsv = not path.lower().endswith(".csv")
-    lines = tsv_rows(text) if tsv else csv_rows(path, text)
+    lines = tsv_rows(text) if tsv else ((line, cells, False) for line, cells in csv_rows(path, text))
     rows, problems, columns = [], [], None
-    for line, cells in lines:
+    for line, cells, raw in lines:
         if columns is None:
             columns = Columns(path, line, cells, image, caption, label)
             if columns.header:
                 continue
-        if tsv and columns.caption == columns.cells - 1:
+        if tsv and columns.caption == columns.cells - 1 and len(cells) > columns.cells:
             cells = "\t".join(cells).split("\t", columns.cells - 1)
         if len(cells) != columns.cells:
             problems.append(f"{path}:{line}: {len(cells)} columns instead of {columns.cells}"
                             + ("" if columns.header else " (image, caption: the first line names no columns)"))
             continue
-        words = cells[columns.caption] if tsv else re.sub(r"[\r\n]+", " ", cells[columns.caption])
+        if tsv and re.search("\r.*\t", cells[-1]):
+            problems.append(f"{path}:{line}: a carriage return with a tab after it: end every line with \\n or \\r\\n")
+            continue
+        cells = [unquoted(cell) for cell in cells] if raw else cells
+        words = on_one_line(cells[columns.caption])
         rows.append(Row(line, cells[columns.image], words, None if columns.label is None else cells[columns.label]))
     return rows, problems
 
@@ -121,11 +237,18 @@ def read_coco(path):
     """Returns the rows of a COCO captions JSON, in the order of its annotations."""
     try:
         coco = json.loads(read_text(path))
-        names = {image["id"]: image["file_name"] for image in coco["images"]}
-        rows = [Row(f"annotations[{i}]", names[entry["image_id"]], entry["caption"]) for i, entry in enumerate(coco["annotations"])]
-        if not all(isinstance(word, str) for row in rows for word in (row.image, row.caption)):
-            raise TypeError("file_name and caption are texts")
-        return rows
+        names = {}
+        for image in coco["images"]:
+            if (key := text_of(image["id"])) in names:
+                raise ValueError(f"two images have the id {key}")
+            names[key] = image["file_name"]
+        rows = [Row(f"annotations[{i}]", names[text_of(entry["image_id"])], entry["caption"])
+                for i, entry in enumerate(coco["annotations"])]
+        if None in names or not all(isinstance(word, str) for row in rows for word in (row.image, row.caption)):
+            raise TypeError("ids are texts or whole numbers; file_name and caption are texts")
     except (ValueError, KeyError, TypeError) as error:
         raise Failure(f"{path}: not COCO captions JSON (images with id, file_name; annotations with image_id, caption): "
                       f"{error!r}") from None
+    for row in rows:
+        row.caption = on_one_line(row.caption)
+    return rows

@@ -87,7 +87,7 @@ def datasets(file):
 
 
 def text_of(value):
-    return value.decode() if isinstance(value, bytes) else value
+    return value.decode(errors="surrogateescape") if isinstance(value, bytes) else value
 
 
 def kind(dataset):

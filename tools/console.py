@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ends the tools with the right exit code, and formats numbers and times. Not a tool itself."""
 import argparse
+import codecs
 import os
 import re
 import signal
@@ -11,12 +12,30 @@ class Failure(Exception):
     """A message for the user; no traceback."""
 
 
+def escaped(error):
+    """Shows what a text file or a terminal cannot hold: bytes of a file name that is not UTF-8 as \\xe9, as the trainer does, and
+    characters that the encoding lacks as \\u2026."""
+    def one(c):
+        return f"\\x{ord(c) - 0xDC00:02x}" if 0xDC80 <= ord(c) <= 0xDCFF else c.encode("ascii", "backslashreplace").decode()
+    return "".join(map(one, error.object[error.start:error.end])), error.end
+
+
+codecs.register_error("escaped", escaped)
+
+
+def shown(name):
+    """Returns a file name for pictures and pages: bytes that are not UTF-8 as \\xe9."""
+    return name.encode(errors="escaped").decode()
+
+
 def run(main, failed=1):
     """Runs a tool's main() and ends the process with the exit code that it returns (None: 0).
 
     A Failure or an OSError becomes one line on stderr and exit code `failed`. A closed pipe (`tool | head`) and Ctrl-C end
     the tool without a message, after all `with` and `finally` blocks, with the exit codes of these signals.
     """
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="escaped")
     try:
         try:
             code = main() or 0
@@ -29,7 +48,7 @@ def run(main, failed=1):
         code = 128 + signal.SIGPIPE
     except KeyboardInterrupt:
         code = 128 + signal.SIGINT
-    except (Failure, OSError) as error:
+    except (Failure, OSError, UnicodeError) as error:
         print(f"error: {error}", file=sys.stderr)
         code = failed
     sys.exit(code)

@@ -5,7 +5,7 @@ import math
 import os
 import sys
 
-from console import Failure
+from console import Failure, shown
 
 # A run may still be writing its file. Reading needs no lock, and must not hold one against the
 # writer.
@@ -28,7 +28,7 @@ class Run:
 
     def __init__(self, folder):
         self.folder = folder
-        self.name = os.path.basename(os.path.abspath(folder))
+        self.name = shown(os.path.basename(os.path.abspath(folder)))
         self.train = {}
         self.evals = {}
         self.loss_unit = ""
@@ -240,4 +240,4 @@ def smooth(panel, step, value):
 def run_names(runs):
     """Returns short labels. Run directories with the same last part have their whole path."""
     names = [run.name for run in runs]
-    return [run.folder if names.count(run.name) > 1 else run.name for run in runs]
+    return [shown(run.folder) if names.count(run.name) > 1 else run.name for run in runs]

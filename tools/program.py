@@ -30,7 +30,8 @@ def run(arguments, quiet=False, leave_out=None):
                 trainer.terminate()
                 raise
         return trainer.returncode
-    done = subprocess.run(command, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    done = subprocess.run(command, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          errors="replace")
     if done.returncode:
         raise Failure(f"the trainer stopped with exit {done.returncode}:\n{done.stdout.rstrip()}")
     return 0

@@ -63,12 +63,14 @@ std::string_view trim(std::string_view text) {
   return text.substr(b, text.find_last_not_of(" \t\r\n") - b + 1);
 }
 
+// RFC 3629: each character in its shortest form, no half of a surrogate pair, nothing above
+// U+10FFFF.
 bool is_utf8(std::string_view text) {
   for (size_t at = 0; at < text.size();) {
     auto byte = [&](size_t i) {
       return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u;
     };
-    unsigned first = byte(at);
+    unsigned first = byte(at), second = byte(at + 1);
     size_t length = first < 0x80       ? 1
                     : first >> 5 == 6  ? 2
                     : first >> 4 == 14 ? 3
@@ -77,6 +79,11 @@ bool is_utf8(std::string_view text) {
     if (length == 0) return false;
     for (size_t i = 1; i < length; ++i)
       if (byte(at + i) >> 6 != 2) return false;
+    const bool overlong = (length == 2 && first < 0xC2) || (first == 0xE0 && second < 0xA0) ||
+                          (first == 0xF0 && second < 0x90);
+    const bool surrogate = first == 0xED && second >= 0xA0;
+    const bool too_large = first > 0xF4 || (first == 0xF4 && second >= 0x90);
+    if (overlong || surrogate || too_large) return false;
     at += length;
   }
   return true;

@@ -12,8 +12,9 @@
 namespace data {
 
 // Returns the files that the paths name. A folder stands for the image files in it and in its
-// sub-folders, sorted by name (is_image_file); hidden ones are left out. Any other path is returned
-// as it is. Throws Error(Exit::data) for a folder that cannot be listed or holds no image.
+// sub-folders, sorted by name (is_image_file). Hidden ones, and links to a folder above them, are
+// left out, the latter with a warning. Any other path is returned as it is. Throws
+// Error(Exit::data) for a folder that cannot be listed or holds no image.
 std::vector<std::string> find_images(const std::vector<std::string>& paths);
 
 // Makes a data set of image files: sample i has the one field `field`, made from file i by those

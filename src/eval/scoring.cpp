@@ -8,6 +8,7 @@
 
 #include "base/hash.hpp"
 #include "base/text.hpp"
+#include "data/sources/plain_text.hpp"
 #include "eval/confusions.hpp"
 #include "eval/pair_scores.hpp"
 #include "io/waiting.hpp"
@@ -34,9 +35,7 @@ std::vector<std::string> ScoringOptions::names() const {
   if (classes_file.empty()) return classes;
   if (!io::exists(classes_file))
     base::fail(base::Exit::data, "classes_file: there is no file '{}'", classes_file);
-  std::vector<std::string> names;
-  for (const std::string& line : base::split(io::read_file(classes_file), '\n'))
-    if (const std::string_view name = base::trim(line); !name.empty()) names.emplace_back(name);
+  std::vector<std::string> names = data::read_list(classes_file, "classes");
   if (names.empty())
     base::fail(base::Exit::data, "classes_file: '{}' holds no class; give one per line",
                classes_file);

@@ -41,6 +41,7 @@ H5Handle transfer_list(Lengths& lengths, const std::string& path) {
 H5Rows::Kind kind_of(hid_t type) {
   switch (H5Tget_class(type)) {
     case H5T_INTEGER:
+    case H5T_ENUM:  // HDF5 converts them to numbers; h5py writes booleans so
       return H5Rows::Kind::integers;
     case H5T_FLOAT:
       return H5Rows::Kind::floats;

@@ -16,7 +16,7 @@ namespace io {
 class H5Rows {
  public:
   enum class Kind {
-    integers,  // 1 to 8 bytes each
+    integers,  // 1 to 8 bytes each; enumerations too
     floats,    // 2 to 8 bytes each
     text,      // fixed or variable length
     bytes,     // lists of bytes of any length, for example whole image files

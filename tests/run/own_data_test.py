@@ -147,6 +147,11 @@ class OwnData(harness.RunTest):
         names = [f"{i}.png" for i in range(5)] + ["sub/5.png"]
         for i, name in enumerate(names):
             self.write(f"in/{name}", harness.png(i))
+        written = io.StringIO(newline="")
+        csv.writer(written, dialect="excel-tab").writerows(
+            [(name, text) for name, text in zip(names, ('a 12" record', "two\r\nlines\n", "t\tab", "plain", '"all"', "a\u2028break"))])
+        lines = [{"file_name": name, "text": f"of\n{name}", "score": float("nan")} for name in names]
+        lines[2]["text"] = 7.0
         several = "".join(f"{name}\t{word} {name}\n" for word in ("one", "two") for name in reversed(names))
         tables = {
             "plain.tsv": "".join(f'{name}\tsays "{name}"\n' for name in reversed(names)),
@@ -155,11 +160,15 @@ class OwnData(harness.RunTest):
             "header.tsv": "title\turl\tpath\n" + "".join(f"of {name}\thttp://x\t{name}\n" for name in reversed(names)),
             "several.tsv": several,
             "bom.csv": "\ufeffimage,caption\r\n" + "".join(f"{name},of {name}\r\n" for name in reversed(names)),
-            "plain.csv": "".join(f"{name},of {name}\n" for name in reversed(names)),
+            "written.tsv": written.getvalue(),
+            "open.tsv": "".join(f'{name}\t"open" {name}\rand "shut"\n' for name in names[:4])
+                        + f'{names[4]}\t"says ""hi"""\n{names[5]}\t"all"\n',
+            "lines.jsonl": "\ufeff" + "\n".join(json.dumps(line) for line in lines),
             "quoted.csv": quoted.getvalue(),
             "keys.csv": "pic,blurb,text\n" + "".join(f"{name},of {name},no\n" for name in reversed(names)),
-            "coco.json": json.dumps({"images": [{"id": i, "file_name": n} for i, n in enumerate([*names, "9.png"])],
-                                     "annotations": [{"image_id": i, "caption": f" of {i}\n"} for i in (4, 2, 0, 5, 1, 3, 2)]}),
+            "COCO.JSON": json.dumps({"images": [{"id": f"{i}" if i else 0.0, "file_name": n, "score": float("inf")}
+                                                for i, n in enumerate([*names, "9.png"])],
+                                     "annotations": [{"image_id": i, "caption": f" of\n\r{i}\n"} for i in (4, 2, 0, 5, 1, 3, 2)]}),
         }
         captions = {}
         for name, text in tables.items():
@@ -173,7 +182,7 @@ class OwnData(harness.RunTest):
                 captions[name] = want[0]
                 places = [["in/" + name]]
                 # also with the images in another, named folder
-                if name in ("plain.tsv", "quoted.csv", "coco.json"):
+                if name in ("plain.tsv", "quoted.csv", "COCO.JSON"):
                     self.write(f"elsewhere/{name}", text)
                     places.append(["in", "--captions", "elsewhere/" + name])
                     moved = table.replace("/in/", "/elsewhere/") + f'path = "{self.folder}/in"\n'
@@ -186,6 +195,10 @@ class OwnData(harness.RunTest):
                     shutil.rmtree(f"{self.folder}/out")
         self.assertEqual(captions["quoted.csv"], ["a, b", 'says "hi" and more', "", " spaces ", "t\tab", "last"])
         self.assertEqual(captions["tabs.tsv"], ["a\ttab "] * 6)
+        self.assertEqual(captions["written.tsv"], ['a 12" record', "two lines", "t\tab", "plain", '"all"', "a break"])
+        self.assertEqual(captions["open.tsv"][3:], ['"open" 3.png and "shut"', 'says "hi"', '"all"'])
+        self.assertEqual(captions["lines.jsonl"], ["of 0.png", "of 1.png", "7", "of 3.png", "of 4.png", "of sub/5.png"])
+        self.assertEqual(captions["COCO.JSON"], [" of 4", " of 2", " of 0", " of 5", " of 1", " of 3"])
         self.assertEqual(captions["keys.csv"][0], "of sub/5.png")
         self.assertEqual([c[:3] for c in captions["several.tsv"]].count("one"), 6 - [c[:3] for c in captions["several.tsv"]].count("two"))
 

@@ -3,7 +3,6 @@
 """Tests that the data tools show the samples that the trainer reads; packing gives the same
 bytes twice and overwrites nothing."""
 import argparse
-import hashlib
 import io
 import json
 import os
@@ -18,36 +17,10 @@ import numpy as np
 from PIL import Image
 
 import harness
+import tool_harness
 
 
-class Tools(harness.RunTest):
-    def tool(self, name, *args, code=0):
-        done = subprocess.run([f"{harness.SOURCE}/tools/{name}", *map(str, args)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                              text=True, timeout=harness.GUARD, cwd=self.folder, stdin=subprocess.DEVNULL)
-        self.assertEqual(done.returncode, code, done.stdout)
-        self.assertNotIn("Traceback", done.stdout)
-        return done.stdout
-
-    def path(self, name):
-        return os.path.join(self.folder, name)
-
-    def write(self, name, data):
-        os.makedirs(os.path.dirname(self.path(name)), exist_ok=True)
-        with open(self.path(name), "wb") as f:
-            f.write(data if isinstance(data, bytes) else data.encode())
-        return self.path(name)
-
-    def digests(self, folder):
-        out = {}
-        for name in sorted(os.listdir(self.path(folder))):
-            with open(f"{self.path(folder)}/{name}", "rb") as f:
-                out[name] = hashlib.sha256(f.read()).hexdigest()
-        return out
-
-    def members(self, path):
-        with tarfile.open(self.path(path)) as tar:
-            return {m.name: tar.extractfile(m).read() for m in tar}
-
+class Tools(tool_harness.ToolTest):
     def test_paths_of_the_command_line(self):
         path = harness.loaded("console.py").path
         for good in ("a", "./~", "a/~/b", "a:b", "runs/$x", "$", "./s3://b"):
@@ -375,6 +348,62 @@ class Tools(harness.RunTest):
             self.assertIn(part, self.tool("pack_dataset", *args, code=1))
         self.assertEqual(os.listdir(self.path("out")), ["train-00000.tar"])
 
+    def test_pack_what_the_trainer_takes(self):
+        """Folders with names and files of other systems."""
+        name = os.fsdecode(b"caf\xe9")
+        self.write("in/IMG_1.JPG", harness.png(1))
+        self.write("in/IMG_1.TXT", b"\xef\xbb\xbfone\r\n")
+        self.write(f"in/{name}.png", harness.png(2))
+        self.write(f"in/{name}.txt", "two")
+        self.write("in/.thumbs/x.png", harness.png(3))
+        self.write("in/.thumbs/x.txt", "no")
+        self.assertIn("left out   1 hidden folders:\n  in/.thumbs\n2 samples".replace("\n2", "\ntrain-00000.tar  2"),
+                      self.tool("pack_dataset", "in", "out"))
+        self.assertEqual(self.members("out/train-00000.tar"),
+                         {"000000000.png": harness.png(1), "000000000.txt": b"one",
+                          "000000001.png": harness.png(2), "000000001.txt": b"two"})
+        # --skip-bad leaves out whatever cannot be used, and names it.
+        os.symlink("nowhere", self.path("in/a.png"))
+        os.mkfifo(self.path("in/b.png"))
+        for name, data in (("a.txt", "x"), ("b.txt", "x"), ("c.png", harness.png(4)), ("c.txt", b"\xc0\xaf"), ("d.png", harness.png(5)),
+                           ("d.txt", "nu\0ll"), ("e.png", harness.png(6)), ("e.txt", "x"), ("e.Txt", "y")):
+            self.write(f"in/{name}", data)
+        with open(self.write("in/f.png", harness.png(7)), "ab") as f:
+            f.truncate((256 << 20) + 1)
+        self.write("in/f.txt", "x")
+        for args, code in ((("in", "out2"), 1), (("in", "out2", "--skip-bad"), 0)):
+            text = self.tool("pack_dataset", *args, code=code)
+            for part in ("a.png: a link that leads nowhere", "b.png: no regular file",
+                         "c.png: no caption: in/c.txt: not UTF-8 text (byte 0)", "d.png: its caption holds a zero byte",
+                         "e.png: e.Txt and e.txt could both be its caption",
+                         "f.png: 268435457 bytes; at most 268435456 are read"):
+                self.assertIn(part, text)
+        self.assertEqual(self.members("out2/train-00000.tar"), self.members("out/train-00000.tar"))
+
+    def test_names_that_are_not_utf8(self):
+        """No tool dies of such a name of a file or a run."""
+        raw = os.fsdecode(b"caf\xe9")
+        for i in range(8):
+            self.write(f"in/{raw}{i}.png", harness.png(i))
+        with open(self.write("in/c.tsv", ""), "wb") as f:
+            f.writelines(b"caf\xe9%d.png\ta cat\n" % i for i in range(8))
+        ops = 'decode | resize(16) | value_range(-1, 1) | tokenize("words", max_len=12, eos="sticky") | keep("image", "labels")'
+        data = f"[data.train]\nkind = \"folder\"\ncaptions = \"in/c.tsv\"\nsample = \"caption\"\npreprocess = '''{ops}'''\n"
+        deck = self.deck(re.sub(r"\[data\.train\].*?(?=\n\[eval)", lambda _: data, self.good, flags=re.S), f"{raw}.toml")
+        self.tool("show_batch", deck, "--examples", 2, "-o", f"{raw}.png")
+        self.assertGreater(os.path.getsize(self.path(f"{raw}.png")), 100)
+        self.assertIn("8 samples", self.tool("index_dataset", deck, "train"))
+        self.assertIn("8 samples in 1 shards", self.tool("pack_dataset", "in/c.tsv", f"out{raw}"))
+        run = self.path(f"run{raw}")
+        os.rename(deck, self.path("deck.toml"))
+        self.expect(0, args=["deck.toml", "--dir", self.dir, "--set", "train.total_steps=4"])
+        os.rename(self.dir, run)    # a deck cannot hold such a name
+        for command in (("status", run), ("report", run), ("plot_metrics", run), ("published_metrics", run),
+                        ("inspect_checkpoint", f"{run}/checkpoints/latest.h5", "--deck"),
+                        ("export", run, self.path(f"{raw}.npz"))):
+            with self.subTest(command[0]):
+                self.tool(*command)
+
     def test_pack_captions_files(self):
         for i in range(3):
             self.write(f"in/{i}.png", harness.png(i))
@@ -422,6 +451,27 @@ class Tools(harness.RunTest):
         self.assertIn("not UTF-8", self.tool("pack_dataset", "in/list.tsv", "x", code=1))
         self.write("in/open.csv", 'image,caption\n0.png,"a cat\n1.png,dog\n2.png,dog\n')
         self.assertIn("open.csv:4: unexpected end of data", self.tool("pack_dataset", "in/open.csv", "x", code=1))
+        # --skip-bad leaves out rows, and packs the others. -1 is the label of an image without one.
+        self.write("in/list.jsonl", '\ufeff{"file_name": "2.png", "text": "a\\nb", "label": -1, "score": NaN}\r\n\r\n'
+                                    '{"label": 3.0, "file_name": "1.PNG", "text": "x"}\n'
+                                    '{"label": true, "file_name": "0.png", "text": 7}\n')
+        self.assertIn("list.jsonl:3: no file 1.PNG; '1.png' is there, with other capitals",
+                      self.tool("pack_dataset", "in/list.jsonl", "x", code=1))
+        self.tool("pack_dataset", "in/list.jsonl", "lines", "--skip-bad")
+        self.assertEqual(self.members("lines/train-00000.tar"),
+                         {"000000000.png": harness.png(2), "000000000.txt": b"a b", "000000000.cls": b"-1",
+                          "000000001.png": harness.png(0), "000000001.txt": b"7", "000000001.cls": b"1"})
+        os.rename(self.path("in/list.csv"), self.path("in/list-009.csv"))
+        self.write("in/list-010.csv", "image,caption,label\n1.png,e,0\n")
+        text = self.tool("pack_dataset", "in/list-{9..010}.csv", "parts")
+        self.assertEqual(self.members("parts/train-00000.tar")["000000002.txt"], b"e")
+        self.assertIn("in/list-011.csv: there is no such file", self.tool("pack_dataset", "in/list-{010..011}.csv", "x", code=1))
+        self.write("in/bad.tsv", b"0.png\t\xed\xa0\xbd\n1.png\tx\0\n2.png\tgood\n")
+        text = self.tool("pack_dataset", "in/bad.tsv", "rows", "--skip-bad")
+        self.assertIn("bad.tsv:1: the caption is not UTF-8\n  in/bad.tsv:2: the caption holds a zero byte\n", text)
+        self.assertIn("1 samples in 1 shards", text)
+        self.write("in/label.csv", "image,caption,label\n0.png,a,-2\n")
+        self.assertIn("label.csv:2: the label '-2' is no whole number from -1", self.tool("pack_dataset", "in/label.csv", "x", code=1))
         self.write("in/label.csv", "image,caption,label\n0.png,a,1.5\n")
         self.assertIn("label.csv:2: the label '1.5' is no whole number", self.tool("pack_dataset", "in/label.csv", "x", code=1))
         self.write("in/two.csv", "image,caption,label\n0.png,a,1\n./0.png,b,2\n")

@@ -18,7 +18,7 @@ MATRIX = 480            # side of a drawn matrix, in its own units
 def table_of(path):
     """Returns the object of confusions.json; None if it is none."""
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8", errors="replace") as file:
             found = json.load(file)
         classes = [{"name": str(c["name"]), "images": int(c["images"]), "correct": int(c["correct"]),
                     "predicted": int(c["predicted"]), "wrong": [(int(other), int(n)) for other, n in c["wrong"]]}

@@ -45,7 +45,8 @@ def keys_of(text):
 def defaults():
     """Returns (rows of --describe, ""), or ([], why there are none)."""
     try:
-        done = subprocess.run([program.find(), "--describe"], capture_output=True, text=True, check=False, timeout=LIMIT_S)
+        done = subprocess.run([program.find(), "--describe"], capture_output=True, text=True, errors="replace", check=False,
+                              timeout=LIMIT_S)
     except (Failure, OSError, subprocess.TimeoutExpired):
         return [], "no trainer program was found (build/trainer or $TRAINER), so defaults are unknown"
     keys = keys_of(done.stdout)

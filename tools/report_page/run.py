@@ -108,7 +108,7 @@ def warnings_of(folder):
 def deck_of(folder):
     """Returns (deck, text) of deck.resolved.toml; ({}, "") if there is none."""
     try:
-        with open(os.path.join(folder, "deck.resolved.toml"), encoding="utf-8") as file:
+        with open(os.path.join(folder, "deck.resolved.toml"), encoding="utf-8", errors="surrogateescape") as file:
             text = file.read()
         return tomllib.loads(text), text
     except (OSError, ValueError):

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // class_number: converts a text that names a class to the number of the class.
-#include <charconv>
 #include <optional>
 
 #include "base/error.hpp"
@@ -8,6 +7,7 @@
 #include "base/text.hpp"
 #include "data/ops/op.hpp"
 #include "data/sources/class_names.hpp"
+#include "data/sources/plain_text.hpp"
 
 namespace data {
 namespace {
@@ -36,21 +36,20 @@ class ClassNumber : public Op {
     if (!text) base::fail(base::Exit::data, "field '{}' is not text", in_);
     const std::string_view name = base::trim(*text);
     Array out(device::DType::i32, {});
-    *out.i32() = numbers_ ? whole_number(name) : classes_->number_of(name);
+    *out.i32() = numbers_ ? number_in(name) : classes_->number_of(name);
     sample[out_] = std::move(out);
   }
   bool touches(const std::string& field) const override { return field == in_ || field == out_; }
 
  private:
-  int32_t whole_number(std::string_view digits) const {
-    int32_t number = 0;
-    auto [stop, problem] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
-    if (problem != std::errc() || stop != digits.data() + digits.size())
+  int32_t number_in(std::string_view digits) const {
+    const std::optional<int32_t> number = whole_number(digits);
+    if (!number)
       base::fail(
           base::Exit::data,
           "field '{}' holds {}, not a whole number; class_number(classes=\"FILE\") reads names",
           in_, base::quoted(digits, 40));
-    return number;
+    return *number;
   }
 
   std::string in_, out_;

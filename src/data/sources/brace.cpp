@@ -57,7 +57,12 @@ Piece alternatives(std::string_view body, std::string_view pattern) {
   if (!digits(first) || !digits(last))
     base::fail(Exit::config, "'{}': '{{{}}}' is not a range of numbers such as {{000..003}}",
                pattern, body);
-  Piece range{.texts = {}, .first = number(first), .last = number(last), .width = first.size()};
+  auto begins_with_zero = [](std::string_view s) { return s.size() > 1 && s[0] == '0'; };
+  const bool padded = begins_with_zero(first) || begins_with_zero(last);
+  Piece range{.texts = {},
+              .first = number(first),
+              .last = number(last),
+              .width = padded ? std::max(first.size(), last.size()) : 1};
   if (range.first > range.last)
     base::fail(Exit::config, "'{}': the range '{{{}}}' runs backwards", pattern, body);
   return range;

@@ -8,7 +8,8 @@
 
 namespace data {
 
-// Ranges keep the width of their first number. Several braces multiply; the last one runs fastest.
+// If a number of a range begins with 0, all have the width of the longer one, as in bash. Several
+// braces multiply; the last one runs fastest.
 // Throws Error(Exit::config) for a brace that is open, empty, nested or runs backwards, and for
 // more than a million names or 256 MiB of names.
 std::vector<std::string> expand_braces(std::string_view pattern);

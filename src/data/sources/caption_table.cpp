@@ -8,6 +8,10 @@
 
 #include "base/error.hpp"
 #include "base/text.hpp"
+#include "data/sources/file.hpp"
+#include "data/sources/json_text.hpp"
+#include "data/sources/plain_text.hpp"
+#include "data/sources/tsv_quotes.hpp"
 
 namespace data {
 namespace {
@@ -26,7 +30,11 @@ constexpr size_t kAll = std::string_view::npos;
 class Rows {
  public:
   Rows(const std::string& path, std::string_view text)
-      : path_(path), rest_(text), csv_(lower(path).ends_with(".csv")) {}
+      : path_(path),
+        rest_(text),
+        csv_(has_ending(path, ".csv")),
+        lone_returns_(csv_ || (text.find('\n') == text.npos && text.find('\r') != text.npos)),
+        quotes_(csv_ || (!lone_returns_ && quotes_are_written(text))) {}
 
   // Returns false at the end. A TSV row has at most `most` cells; the last one holds the rest of
   // the line.
@@ -36,7 +44,7 @@ class Rows {
     if (rest_.empty()) return false;
     line = next_line_;
     cells.clear();
-    csv_ ? read_csv() : read_tsv(most);
+    quotes_ ? read_quotable(most) : read_tsv(most);
     return true;
   }
   [[noreturn]] void fail(const std::string& what) const {
@@ -46,20 +54,21 @@ class Rows {
 
   std::vector<std::string> cells;
   int64_t line = 0;
+  int64_t unquoted_cells = 0;  // of a TSV, so far
 
  private:
   // Removes the end of a line, if `rest_` begins with one.
   bool end_line() {
-    size_t bytes = rest_.starts_with("\r\n")                                      ? 2
-                   : rest_.starts_with('\n') || (csv_ && rest_.starts_with('\r')) ? 1
-                                                                                  : 0;
+    size_t bytes = rest_.starts_with("\r\n")                                               ? 2
+                   : rest_.starts_with('\n') || (lone_returns_ && rest_.starts_with('\r')) ? 1
+                                                                                           : 0;
     rest_.remove_prefix(bytes);
     next_line_ += bytes > 0;
     return bytes > 0;
   }
 
   void read_tsv(size_t most) {
-    size_t end = std::min(rest_.find('\n'), rest_.size());
+    size_t end = std::min(rest_.find(lone_returns_ ? '\r' : '\n'), rest_.size());
     std::string_view text = rest_.substr(0, end);
     if (text.ends_with('\r')) text.remove_suffix(1);
     rest_.remove_prefix(std::min(end + 1, rest_.size()));
@@ -68,22 +77,40 @@ class Rows {
          text.remove_prefix(tab + 1))
       cells.emplace_back(text.substr(0, tab));
     cells.emplace_back(text);
+    if (const size_t inner = text.find('\r'); text.find('\t', inner) != text.npos)
+      fail("a carriage return with a tab after it: end every line with \\n or \\r\\n");
+    for (std::string& cell : cells)
+      if (std::optional<std::string> content = unquoted(cell)) {
+        cell = *std::move(content);
+        ++unquoted_cells;
+      }
   }
 
-  void read_csv() {
+  // Cells that may be in quotes, separated by commas or, in a TSV, by tabs.
+  void read_quotable(size_t most) {
+    const char separator = csv_ ? ',' : '\t';
     for (bool more = true; more;) {
       cells.emplace_back();
-      rest_.starts_with('"') ? read_quoted(cells.back()) : read_plain(cells.back());
-      more = rest_.starts_with(',');
+      if (rest_.starts_with('"')) {
+        read_quoted(cells.back());
+        unquoted_cells += !csv_;
+      } else {
+        read_plain(cells.back(), cells.size() < most);
+      }
+      more = rest_.starts_with(separator);
       if (more)
         rest_.remove_prefix(1);
       else if (!rest_.empty() && !end_line())
-        fail(fmt::format("{} follows the closing quote of a cell, not a comma",
-                         base::quoted(rest_.substr(0, 1))));
+        fail(fmt::format("{} follows the closing quote of a cell, not a {}",
+                         base::quoted(rest_.substr(0, 1)), csv_ ? "comma" : "tab"));
     }
   }
-  void read_plain(std::string& cell) {
-    size_t end = std::min(rest_.find_first_of(",\r\n"), rest_.size());
+  // Reads a cell without quotes; the last one of a TSV is the rest of the line.
+  void read_plain(std::string& cell, bool others_follow) {
+    const char* ends = csv_ ? ",\r\n" : others_follow ? "\t\n" : "\n";
+    size_t end = std::min(rest_.find_first_of(ends), rest_.size());
+    if (!csv_ && end > 0 && rest_[end - 1] == '\r' && (end == rest_.size() || rest_[end] == '\n'))
+      --end;
     cell = rest_.substr(0, end);
     rest_.remove_prefix(end);
   }
@@ -102,7 +129,8 @@ class Rows {
 
   const std::string& path_;
   std::string_view rest_;
-  bool csv_;
+  bool csv_, lone_returns_;  // \r alone ends a line
+  bool quotes_;              // cells may be in quotes
   int64_t next_line_ = 1;
 };
 
@@ -176,7 +204,7 @@ void check_cells(const Rows& rows, const Layout& layout, bool header) {
   size_t cells = rows.cells.size();
   if (cells == layout.columns) return;
   std::string hint = separator_hint(rows);
-  if (!header && !rows.is_csv())
+  if (!header && !rows.is_csv() && cells == 1)
     rows.fail(fmt::format("no tab between image and caption: {}{}", base::quoted(rows.cells[0], 60),
                           hint));
   if (header || !hint.empty())
@@ -190,19 +218,7 @@ void check_cells(const Rows& rows, const Layout& layout, bool header) {
                   cells, list(rows.cells)));
 }
 
-// Replaces each run of line breaks by one space.
-std::string on_one_line(std::string_view text) {
-  std::string out;
-  for (size_t at = 0; at < text.size();) {
-    size_t end = std::min(text.find_first_of("\r\n", at), text.size());
-    out += text.substr(at, end - at);
-    if (end < text.size()) out += ' ';
-    at = std::min(text.find_first_not_of("\r\n", end), text.size());
-  }
-  return out;
-}
-
-// Returns the value of a column of one JSON line: a text, or a whole number as it is written.
+// Returns the value of a column of one JSON line: a text, or a whole number.
 std::string cell_of(const nlohmann::json& object, const std::string& path, int64_t line,
                     const std::string& name, const char* key,
                     const std::vector<std::string>& usual) {
@@ -219,10 +235,11 @@ std::string cell_of(const nlohmann::json& object, const std::string& path, int64
     fail(fmt::format("\"{}\" and \"{}\" could both be meant: choose with {}", columns[found[0]],
                      columns[found[1]], key));
   const nlohmann::json& value = object.at(columns[found[0]]);
-  if (!value.is_string() && !value.is_number_integer())
+  std::optional<std::string> text = text_of_json(value);
+  if (!text)
     fail(fmt::format("\"{}\" is {}, neither a text nor a whole number", columns[found[0]],
                      value.type_name()));
-  return value.is_string() ? value.get<std::string>() : value.dump();
+  return *std::move(text);
 }
 
 void read_json_lines(const std::string& path, std::string_view text, const TableColumns& columns,
@@ -234,7 +251,7 @@ void read_json_lines(const std::string& path, std::string_view text, const Table
     text.remove_prefix(std::min(end + 1, text.size()));
     ++number;
     if (line.empty()) continue;
-    const nlohmann::json object = nlohmann::json::parse(line, nullptr, false);
+    const nlohmann::json object = nlohmann::json::parse(strict_json(line), nullptr, false);
     if (!object.is_object())
       base::fail(Exit::data, "'{}' line {}: is no JSON object: {}", path, number,
                  base::quoted(line, 60));
@@ -245,7 +262,7 @@ void read_json_lines(const std::string& path, std::string_view text, const Table
   }
 }
 
-bool holds_json_lines(const std::string& path) { return lower(path).ends_with(".jsonl"); }
+bool holds_json_lines(const std::string& path) { return has_ending(path, ".jsonl"); }
 
 }  // namespace
 
@@ -262,21 +279,21 @@ const std::vector<std::string>& caption_column_names() {
 }
 
 bool is_table(const std::string& path) {
-  return lower(path).ends_with(".tsv") || lower(path).ends_with(".csv") || holds_json_lines(path);
+  return has_ending(path, ".tsv") || has_ending(path, ".csv") || holds_json_lines(path);
 }
 
-bool read_caption_table(const std::string& path, std::string_view text, const TableColumns& columns,
-                        const OnCaption& row) {
+TableForm read_caption_table(const std::string& path, std::string_view text,
+                             const TableColumns& columns, const OnCaption& row) {
   if (holds_json_lines(path)) {
     read_json_lines(path, text, columns, row);
-    return true;
+    return {.header = true};
   }
   Rows rows(path, text);
   bool header = false;
   Layout layout;
   {
-    Rows first(path, text);
-    if (!first.next(kAll)) return false;
+    Rows first = rows;
+    if (!first.next(kAll)) return {};
     if (std::optional<Layout> known = layout_of(first, columns)) {
       header = true;
       layout = *known;
@@ -286,13 +303,9 @@ bool read_caption_table(const std::string& path, std::string_view text, const Ta
   if (header) rows.next(kAll);
   while (rows.next(most)) {
     check_cells(rows, layout, header);
-    const std::string& caption = rows.cells[layout.caption];
-    if (rows.is_csv() && caption.find_first_of("\r\n") != caption.npos)
-      row(rows.cells[layout.image], on_one_line(caption), rows.line);
-    else
-      row(rows.cells[layout.image], caption, rows.line);
+    row(rows.cells[layout.image], on_one_line(rows.cells[layout.caption]), rows.line);
   }
-  return header;
+  return {.header = header, .unquoted_cells = rows.unquoted_cells};
 }
 
 }  // namespace data

@@ -7,12 +7,13 @@
 //            path, ...) and another one the caption (caption, title, text, ...), in letters of any
 //            case. It is a header, too, if TableColumns names a column. Other columns are ignored.
 //            Without a header the columns are image, caption.
-//   TSV      Tabs separate the cells; quotes mean nothing. A caption in the last column is the rest
-//            of its line, tabs included.
-//   CSV      RFC 4180: commas, cells in double quotes, a quote doubled within them. Line breaks
-//            within a caption become one space.
+//   TSV      Tabs separate the cells. Quotes are part of the text, unless a writer of CSV has put
+//            them (tsv_quotes.hpp). A caption in the last column is the rest of its line, tabs
+//            included.
+//   CSV      RFC 4180: commas, cells in double quotes, a quote doubled within them.
 //   JSONL    An object per line, whose keys are the columns; its values are texts or whole numbers.
-//   All      Lines end in \n or \r\n. Empty lines are skipped. An empty caption is a caption.
+//   All      Lines end in \n or \r\n, or all in \r. Empty lines are skipped. An empty caption is a
+//            caption. Line breaks within a caption become one space (plain_text.hpp).
 #pragma once
 
 #include <cstdint>
@@ -34,11 +35,16 @@ bool is_table(const std::string& path);  // .tsv, .csv or .jsonl
 using OnCaption =
     std::function<void(std::string_view image, std::string_view caption, int64_t line)>;
 
-// Calls `row` for every row of `text`, the content of the file `path`. Returns true if the first
-// line was a header. Throws Error(Exit::data) with file and line for a header that lacks a column
-// or has several candidates, and for rows with too few or too many cells.
-bool read_caption_table(const std::string& path, std::string_view text, const TableColumns& columns,
-                        const OnCaption& row);
+struct TableForm {
+  bool header = false;         // the first line was a header
+  int64_t unquoted_cells = 0;  // cells of a TSV whose quotes a writer of CSV had put
+};
+
+// Calls `row` for every row of `text`, the content of the file `path`. Throws Error(Exit::data)
+// with file and line for a header that lacks a column or has several candidates, and for rows with
+// too few or too many cells.
+TableForm read_caption_table(const std::string& path, std::string_view text,
+                             const TableColumns& columns, const OnCaption& row);
 
 // Return the usual column names, for messages and documents.
 const std::vector<std::string>& image_column_names();

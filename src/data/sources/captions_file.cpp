@@ -11,8 +11,9 @@
 #include "base/path.hpp"
 #include "base/text.hpp"
 #include "data/sources/file.hpp"
+#include "data/sources/json_text.hpp"
+#include "data/sources/plain_text.hpp"
 #include "data/sources/safe_name.hpp"
-#include "data/sources/source.hpp"
 
 namespace data {
 namespace {
@@ -23,18 +24,10 @@ using nlohmann::json;
 constexpr int64_t kMostFileBytes = int64_t{8} << 30;
 constexpr size_t kMostCaptionBytes = size_t{1} << 20;
 
-std::string read_whole(const std::string& path) {
-  File file(path);
-  if (file.size() > kMostFileBytes)
-    base::fail(Exit::data, "'{}' has {} bytes; captions of at most {} are read", path, file.size(),
-               kMostFileBytes);
-  std::string out(size_t(file.size()), '\0');
-  file.read(0, out.data(), out.size());
-  if (out.starts_with("\xEF\xBB\xBF")) out.erase(0, 3);  // byte order mark
-  for (const char* mark : {"\xFF\xFE", "\xFE\xFF"})
-    if (out.starts_with(mark))
-      base::fail(Exit::data, "'{}' is UTF-16 text: save it as UTF-8", path);
-  return out;
+// Returns an id of COCO as one text: numbers and texts are the same, and so are 7 and 7.0.
+std::string id_of(const json& object, const char* key) {
+  auto it = object.find(key);
+  return it == object.end() ? "" : text_of_json(*it).value_or("");
 }
 
 }  // namespace
@@ -84,11 +77,13 @@ struct CaptionsFile::Collector {
   std::vector<int64_t> image;
 };
 
+bool is_coco(const std::string& path) { return has_ending(path, ".json"); }
+
 CaptionsFile::CaptionsFile(const std::vector<std::string>& paths, const TableColumns& columns) {
   Collector collector(*this);
   for (const std::string& path : paths) {
     size_t before = captions_.size();
-    if (path.ends_with(".json"))
+    if (is_coco(path))
       read_coco(path, collector);
     else if (is_table(path))
       read_table(path, columns, collector);
@@ -105,22 +100,25 @@ int64_t CaptionsFile::image_of(int64_t number) const {
 
 void CaptionsFile::read_table(const std::string& path, const TableColumns& columns,
                               Collector& collector) {
-  std::string all = read_whole(path), first;
+  std::string all = read_text_file(path, kMostFileBytes, "captions"), first;
   auto add = [&](std::string_view image, std::string_view caption, int64_t line) {
     if (first.empty()) first = image;
     collector.add(image, caption, fmt::format("'{}' line {}", path, line));
   };
-  if (!read_caption_table(path, all, columns, add) && headless_.empty()) headless_ = first;
+  const TableForm form = read_caption_table(path, all, columns, add);
+  if (!form.header && headless_.empty()) headless_ = first;
+  unquoted_ += form.unquoted_cells;
 }
 
 // Handles each object while the file is parsed and does not keep it. A file of gigabytes then needs
 // little more memory than its captions.
 void CaptionsFile::read_coco(const std::string& path, Collector& collector) {
   struct Annotation {
-    int64_t image, number;
+    std::string image;
+    int64_t number;
     std::string caption;
   };
-  std::unordered_map<int64_t, std::string> names;
+  std::unordered_map<std::string, std::string> names;
   std::vector<Annotation> annotations;
   std::string section;
   int64_t number = 0;
@@ -131,19 +129,18 @@ void CaptionsFile::read_coco(const std::string& path, Collector& collector) {
     auto text = [&](const char* key) {
       auto it = object.find(key);
       if (it == object.end() || !it->is_string()) bad(fmt::format("has no text \"{}\"", key));
-      return it->get<std::string>();
+      return *text_of_json(*it);
     };
     auto id = [&](const char* key) {
-      auto it = object.find(key);
-      if (it == object.end() || !it->is_number_integer())
-        bad(fmt::format("has no number \"{}\"", key));
-      return it->get<int64_t>();
+      std::string out = id_of(object, key);
+      if (out.empty()) bad(fmt::format("has no \"{}\", a whole number or a text", key));
+      return out;
     };
     if (section == "images") {
       if (!names.emplace(id("id"), text("file_name")).second)
-        bad(fmt::format("has the id {} of another", id("id")));
+        bad(fmt::format("has the id {} of another", base::one_line(id("id"), 60)));
     } else {
-      annotations.push_back({id("image_id"), number, text("caption")});
+      annotations.push_back({id("image_id"), number, on_one_line(text("caption"))});
     }
     ++number;
   };
@@ -164,18 +161,19 @@ void CaptionsFile::read_coco(const std::string& path, Collector& collector) {
     return true;
   };
   try {
-    std::string all = read_whole(path);
+    const std::string all = strict_json(read_text_file(path, kMostFileBytes, "captions"));
     [[maybe_unused]] json nothing = json::parse(all, filter);
   } catch (const json::exception& e) {
     base::fail(Exit::data, "'{}' is not the JSON of COCO captions: {}", path, e.what());
   }
   section = "annotations";
-  std::unordered_set<int64_t> used;
+  std::unordered_set<std::string> used;
   for (const Annotation& a : annotations) {
     number = a.number;
     auto name = names.find(a.image);
     if (name == names.end())
-      bad(fmt::format("belongs to image {}, which is not in \"images\"", a.image));
+      bad(fmt::format("belongs to image {}, which is not in \"images\"",
+                      base::one_line(a.image, 60)));
     used.insert(a.image);
     collector.add(name->second, a.caption, fmt::format("'{}': annotations[{}]", path, number));
   }

@@ -12,6 +12,8 @@
 
 namespace data {
 
+bool is_coco(const std::string& path);  // .json, in letters of any case
+
 class CaptionsFile {
  public:
   // The ending decides the format: .tsv, .csv and .jsonl are tables (caption_table.hpp); .json has
@@ -24,6 +26,7 @@ class CaptionsFile {
   int64_t images() const { return int64_t(names_.size()); }  // images with a caption
   int64_t captions() const { return int64_t(captions_.size()); }
   int64_t without_caption() const { return without_; }  // images of a JSON file that are left out
+  int64_t unquoted_cells() const { return unquoted_; }  // of TSV files (TableForm)
   // The first image of a table without a header; it may be a header with unusual names. "" if all
   // tables have headers.
   const std::string& headless() const { return headless_; }
@@ -50,7 +53,7 @@ class CaptionsFile {
   std::string text_;
   std::vector<Piece> names_, captions_;  // captions sorted by image
   std::vector<int64_t> first_;           // [images + 1]
-  int64_t without_ = 0;
+  int64_t without_ = 0, unquoted_ = 0;
   std::string headless_;
 };
 

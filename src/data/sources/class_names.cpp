@@ -7,8 +7,8 @@
 #include "base/error.hpp"
 #include "base/text.hpp"
 #include "data/hint.hpp"
-#include "data/sources/file.hpp"
-#include "data/sources/source.hpp"
+#include "data/sources/look_alike.hpp"
+#include "data/sources/plain_text.hpp"
 #include "io/files.hpp"
 
 namespace data {
@@ -31,14 +31,7 @@ ClassNames::ClassNames(const std::string& from) : from_(from) {
   } else {
     if (!io::exists(from))
       base::fail(Exit::data, "there is no file or folder '{}' of class names", from);
-    const File file(from);
-    if (file.size() > kMostMemberBytes)
-      base::fail(Exit::data, "'{}' has {} bytes; at most {} of class names are read", from,
-                 file.size(), kMostMemberBytes);
-    std::string text(size_t(file.size()), '\0');
-    file.read(0, text.data(), text.size());
-    for (const std::string& line : base::split(text, '\n'))
-      if (const std::string_view name = base::trim(line); !name.empty()) names_.emplace_back(name);
+    names_ = read_list(from, "class names");
     if (names_.empty()) base::fail(Exit::data, "'{}' holds no class name; give one per line", from);
   }
   for (size_t i = 0; i < names_.size(); ++i)
@@ -46,11 +39,20 @@ ClassNames::ClassNames(const std::string& from) : from_(from) {
       base::fail(Exit::data, "'{}' names the class {} twice", from, base::quoted(names_[i], 60));
 }
 
+// Typing errors are rarer than names in another normal form, which a list cannot show.
+std::string ClassNames::near_hint(std::string_view name) const {
+  for (const std::string& known : names_)
+    if (look_alike(name, known))
+      return fmt::format(", {} there has other capitals or another form of Unicode (NFC, NFD)",
+                         base::quoted(known, 60));
+  return nearest_hint(std::string(name), names_);
+}
+
 int32_t ClassNames::number_of(std::string_view name) const {
   auto found = numbers_.find(std::string(name));
   if (found == numbers_.end())
     base::fail(Exit::data, "{} is none of the {} classes of '{}'{}", base::quoted(name, 60), size(),
-               from_, nearest_hint(std::string(name), names_));
+               from_, near_hint(name));
   return found->second;
 }
 

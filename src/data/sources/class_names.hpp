@@ -27,6 +27,8 @@ class ClassNames {
   std::string text() const;
 
  private:
+  std::string near_hint(std::string_view name) const;
+
   std::string from_;
   std::vector<std::string> names_;
   std::unordered_map<std::string, int32_t> numbers_;

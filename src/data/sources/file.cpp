@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "base/text.hpp"
+#include "data/sources/look_alike.hpp"
 
 namespace data {
 namespace {
@@ -25,7 +26,9 @@ int64_t modified_of(const struct stat& info) {
 // regular file.
 File::File(const std::string& path)
     : path_(path), fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
-  if (fd_ < 0) throw Unreadable(fmt::format("cannot open '{}': {}", path, std::strerror(errno)));
+  if (const int number = errno; fd_ < 0)
+    throw Unreadable(fmt::format("cannot open '{}': {}{}", path, std::strerror(number),
+                                 number == ENOENT ? look_alike_hint(path) : ""));
   struct stat info;
   if (::fstat(fd_, &info) != 0 || !S_ISREG(info.st_mode)) {
     ::close(fd_);
@@ -63,11 +66,15 @@ void File::read(int64_t offset, void* out, size_t count) const {
 bool is_image_file(std::string_view name) {
   const size_t dot = name.rfind('.');
   if (dot == name.npos || dot == 0 || name[dot - 1] == '/') return false;
-  std::string ending(name.substr(dot));
-  for (char& c : ending) c = char(std::tolower(uint8_t(c)));
   const std::vector<std::string> all = base::split(kImageEndings, ',');
   return std::any_of(all.begin(), all.end(),
-                     [&](const std::string& one) { return base::trim(one) == ending; });
+                     [&](const std::string& one) { return has_ending(name, base::trim(one)); });
+}
+
+bool has_ending(std::string_view name, std::string_view ending) {
+  return name.size() >= ending.size() &&
+         std::ranges::equal(name.substr(name.size() - ending.size()), ending, {},
+                            [](char c) { return char(std::tolower(uint8_t(c))); });
 }
 
 }  // namespace data

@@ -42,5 +42,7 @@ class File {
 inline constexpr const char* kImageEndings = ".jpg, .jpeg, .png, .webp, .gif";
 // True if a file's name has one of these endings, in upper or lower case.
 bool is_image_file(std::string_view name);
+// True if a file's name ends so; `ending` is in lower case, the name in any.
+bool has_ending(std::string_view name, std::string_view ending);
 
 }  // namespace data

@@ -13,6 +13,7 @@
 #include "data/sources/captions_file.hpp"
 #include "data/sources/file.hpp"
 #include "data/sources/file_pattern.hpp"
+#include "data/sources/look_alike.hpp"
 #include "data/sources/staging.hpp"
 #include "io/files.hpp"
 
@@ -86,12 +87,16 @@ class Folder : public Source {
 
   int64_t size() const override { return by_image_ ? captions_.images() : captions_.captions(); }
   std::string summary() const override {
-    return fmt::format("{} images, {} captions{}{}", base::with_commas(captions_.images()),
+    return fmt::format("{} images, {} captions{}{}{}", base::with_commas(captions_.images()),
                        base::with_commas(captions_.captions()),
                        captions_.without_caption() == 0
                            ? ""
                            : fmt::format(", {} images without a caption left out",
                                          base::with_commas(captions_.without_caption())),
+                       captions_.unquoted_cells() == 0
+                           ? ""
+                           : fmt::format(", quotes around {} cells removed",
+                                         base::with_commas(captions_.unquoted_cells())),
                        missing_);
   }
   std::string key(int64_t index) const override {
@@ -156,8 +161,8 @@ class Folder : public Source {
     if (context.substitutes && count < captions_.images()) return;
     bool header = captions_.name(missing[0]) == captions_.headless();
     base::fail(
-        Exit::data, "{}; '{}' names them, and the folder of the images is '{}' ({}){}{}", what,
-        options.captions, path_,
+        Exit::data, "{}{}; '{}' names them, and the folder of the images is '{}' ({}){}{}", what,
+        look_alike_hint(file_of(missing[0])), options.captions, path_,
         options.path.empty() ? "of the captions; set path if they are elsewhere" : "path",
         header ? fmt::format("; if {} is the name of a column, set image_column and caption_column",
                              base::quoted(captions_.headless()))
@@ -178,7 +183,7 @@ class Folder : public Source {
       std::error_code problem;
       std::filesystem::file_type type = std::filesystem::status(path, problem).type();
       if (type == std::filesystem::file_type::not_found)
-        base::fail(Exit::data, "there is no such file");
+        base::fail(Exit::data, "there is no such file{}", look_alike_hint(path));
       if (type == std::filesystem::file_type::directory)
         base::fail(Exit::data, "it is a folder, not a file");
       if (!problem && type != std::filesystem::file_type::regular)
@@ -238,9 +243,7 @@ std::string FolderOptions::captions_problem() const {
   } catch (const base::Error& e) {
     return e.what();
   }
-  return captions.ends_with(".json") || is_table(captions)
-             ? ""
-             : "is neither .tsv, .csv, .jsonl nor .json";
+  return is_coco(captions) || is_table(captions) ? "" : "is neither .tsv, .csv, .jsonl nor .json";
 }
 
 std::string FolderOptions::column_problem(const std::string& column) const {

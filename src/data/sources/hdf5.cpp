@@ -10,6 +10,7 @@
 #include "base/text.hpp"
 #include "data/hint.hpp"
 #include "data/sources/file.hpp"
+#include "data/sources/plain_text.hpp"
 #include "io/h5_rows.hpp"
 
 namespace data {
@@ -203,11 +204,12 @@ class Hdf5 : public Source {
         return bytes;
       }
       case Kind::text:
-        return rows.read_texts(row, kMostMemberBytes).at(0);
+        return on_one_line(rows.read_texts(row, kMostMemberBytes).at(0));
       case Kind::texts: {
         Texts texts = rows.read_texts(row, kMostMemberBytes);
         // The file fills up rows with fewer texts.
         while (!texts.empty() && texts.back().empty()) texts.pop_back();
+        for (std::string& text : texts) text = on_one_line(text);
         return texts;
       }
       case Kind::array:

@@ -5,6 +5,8 @@
 
 #include "base/error.hpp"
 #include "base/text.hpp"
+#include "data/sources/json_text.hpp"
+#include "data/sources/plain_text.hpp"
 
 namespace data {
 namespace {
@@ -39,7 +41,7 @@ Texts texts_in_json(std::string_view text, const std::string& key) {
   Json json;
   try {
     // Keeps only the requested key of the outermost object.
-    json = Json::parse(text, [&](int depth, Json::parse_event_t event, Json& value) {
+    json = Json::parse(strict_json(text), [&](int depth, Json::parse_event_t event, Json& value) {
       if (depth > kDeepest) fail("is nested too deep");
       return event != Json::parse_event_t::key || depth != 1 ||
              value.get_ref<const std::string&>() == key;
@@ -50,17 +52,19 @@ Texts texts_in_json(std::string_view text, const std::string& key) {
   if (!json.is_object() || !json.contains(key)) fail(fmt::format("has no \"{}\"", key));
   const Json& value = json[key];
   Texts out;
-  if (value.is_string())
-    out.push_back(value.get<std::string>());
-  else if (value.is_array() && !value.empty())
+  if (value.is_array() && !value.empty()) {
     for (const Json& one : value) {
-      if (!one.is_string())
-        fail(fmt::format("\"{}\" holds {} among its texts", key, one.type_name()));
-      out.push_back(one.get<std::string>());
+      const std::optional<std::string> known = text_of_json(one);
+      if (!known) fail(fmt::format("\"{}\" holds {} among its texts", key, one.type_name()));
+      out.push_back(on_one_line(*known));
     }
-  else
-    fail(fmt::format("\"{}\" is {}, not a text or a list of texts", key,
+    return out;
+  }
+  const std::optional<std::string> known = text_of_json(value);
+  if (!known)
+    fail(fmt::format("\"{}\" is {}, not a text, a whole number or a list of them", key,
                      value.is_array() ? "an empty list" : value.type_name()));
+  out.push_back(on_one_line(*known));
   return out;
 }
 

@@ -19,8 +19,9 @@ struct MemberName {
 };
 MemberName split_member_field(std::string_view text);
 
-// Returns the texts under a key of a JSON object: a list of texts, or a single text as a list of
-// one. Throws Error(Exit::data) for anything else. Needs at most a few times the memory of `text`.
+// Returns the texts under a key of a JSON object, each on one line: a list of texts, or a single
+// text as a list of one. Whole numbers count as texts (json_text.hpp). Throws Error(Exit::data) for
+// anything else. Needs at most a few times the memory of `text`.
 Texts texts_in_json(std::string_view text, const std::string& key);
 
 }  // namespace data

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <charconv>
 #include <exception>
 #include <limits>
 #include <list>
@@ -17,6 +16,7 @@
 #include "base/error.hpp"
 #include "base/text.hpp"
 #include "data/sources/member_json.hpp"
+#include "data/sources/plain_text.hpp"
 #include "data/sources/tar_index.hpp"
 
 namespace data {
@@ -187,15 +187,15 @@ class Webdataset : public Source {
   static Value value(Bytes bytes, const Field& field) {
     if (field.kind == MemberKind::bytes) return bytes;
     std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-    if (field.kind == MemberKind::text) return std::string(text);
+    text = without_mark(text);
+    if (field.kind == MemberKind::text) return on_one_line(text);
     if (field.kind == MemberKind::texts) return texts_in_json(text, field.member.key);
     Array number(device::DType::i32, {});
-    std::string_view digits = base::trim(text);
-    auto [stop, problem] =
-        std::from_chars(digits.data(), digits.data() + digits.size(), *number.i32());
-    if (problem != std::errc() || stop != digits.data() + digits.size())
+    const std::optional<int32_t> known = whole_number(text);
+    if (!known)
       base::fail(Exit::data, "member {} holds {}, not a whole number", field.member.text(),
                  base::quoted(text, 20));
+    *number.i32() = *known;
     return number;
   }
 

@@ -98,6 +98,16 @@ TEST(Text, QuotesWhateverItIs) {
   EXPECT_EQ(base::quoted("\xe5z"), R"("\xe5z")");
 }
 
+TEST(Text, Utf8IsThatOfRfc3629) {
+  for (const char* text : {"", "a", "\xc2\x80", "\u07ff", "\xe0\xa0\x80", "\xed\x9f\xbf", "\ue000",
+                           "\xf0\x90\x80\x80", "\xf4\x8f\xbf\xbf"})
+    EXPECT_TRUE(base::is_utf8(text)) << base::quoted(text);
+  for (const char* text : {"\x80", "\xc3", "\xc0\xaf", "\xc1\xbf", "\xe0\x9f\xbf", "\xed\xa0\xbd",
+                           "\xed\xbf\xbf", "\xf0\x8f\xbf\xbf", "\xf4\x90\x80\x80",
+                           "\xf5\x80\x80\x80", "\xc0\x80", "\xff", "a\xe2\x82"})
+    EXPECT_FALSE(base::is_utf8(text)) << base::quoted(text);
+}
+
 TEST(Text, Numbers) {
   EXPECT_EQ(base::with_commas(0), "0");
   EXPECT_EQ(base::with_commas(999), "999");

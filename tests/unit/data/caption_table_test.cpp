@@ -15,11 +15,11 @@ using test::expect_error;
 std::vector<std::string> rows(const std::string& path, const std::string& text,
                               const TableColumns& columns = {}, bool expect_header = true) {
   std::vector<std::string> out;
-  bool header = read_caption_table(
+  const TableForm form = read_caption_table(
       path, text, columns, [&](std::string_view image, std::string_view caption, int64_t line) {
         out.push_back(fmt::format("{}|{}|{}", line, image, caption));
       });
-  EXPECT_EQ(header, expect_header) << text;
+  EXPECT_EQ(form.header, expect_header) << text;
   return out;
 }
 using List = std::vector<std::string>;
@@ -43,12 +43,17 @@ TEST(CaptionTable, LinesOfJson) {
             (List{"1|a.jpg|one two", "3|b.jpg|"}));
   EXPECT_EQ(rows("T.JSONL", "{\"image\": \"a.jpg\", \"kind\": 17}\n", {"image", "kind"}),
             List{"1|a.jpg|17"});
+  EXPECT_EQ(rows("t.jsonl",
+                 "{\"image\": \"a\", \"text\": 7.0, \"score\": NaN, \"x\": -Infinity}\n"
+                 "{\"image\": \"b\", \"text\": true}"),
+            (List{"1|a|7", "2|b|1"}));
   EXPECT_EQ(rows("t.jsonl", ""), List{});
   for (const auto& [text, part] :
        {std::pair{"[1]", "line 1: is no JSON object"},
         {"{\"image\": \"a\", \"text\": \"b\"}\n{\"image\": ", "line 2: is no JSON object"},
         {"{\"image\": \"a\"}", "no \"caption, captions"},
         {"{\"image\": \"a\", \"text\": \"b\", \"title\": \"c\"}", "choose with caption_column"},
+        {"{\"image\": \"a\", \"text\": NaN}", "\"text\" is null, neither"},
         {"{\"image\": \"a\", \"text\": 1.5}",
          "\"text\" is number, neither a text nor a whole number"}})
     expect_error(Exit::data, {"'t.jsonl'", part}, [&, t = text] { rows("t.jsonl", t); });
@@ -100,6 +105,35 @@ TEST(CaptionTable, Quotes) {
   };
   bad("image,caption\na.jpg,\"one\nb.jpg,two\n", {"line 2", "never closed"});
   bad("image,caption\na.jpg,\"one\"x\n", {"line 2", "\"x\"", "closing quote"});
+}
+
+// A writer of CSV with tabs puts quotes around cells and doubles those within. Other quotes are
+// text.
+TEST(CaptionTable, QuotesOfTsv) {
+  auto tsv = [](const std::string& text) { return rows("t.tsv", text, {}, false); };
+  EXPECT_EQ(tsv("a\t\"on a \"\"sign\"\"\"\nb\t\"a 12\"\" record\"\n"),
+            (List{"1|a|on a \"sign\"", "2|b|a 12\" record"}));
+  EXPECT_EQ(tsv("\"a\"\t\"all\"\r\n\"b\"\t\"\"\r\n"), (List{"1|a|all", "2|b|"}));
+  EXPECT_EQ(tsv("a\t\"a\ttab\"\nb\t\"two\nlines\"\nc\tthree\ttabs"),
+            (List{"1|a|a\ttab", "2|b|two lines", "4|c|three\ttabs"}));
+  EXPECT_EQ(tsv("a\t\"open\" sign\nb\t\"closed\"\n"),
+            (List{"1|a|\"open\" sign", "2|b|\"closed\""}));
+  EXPECT_EQ(tsv("a\t\"never closed\nb\ttwo\"\n"), (List{"1|a|\"never closed", "2|b|two\""}));
+  EXPECT_EQ(tsv("a\t5\" wide\nb\t\"x\"\n"), (List{"1|a|5\" wide", "2|b|\"x\""}));
+  // Doubled quotes can only be a writer's, whatever the other rows hold.
+  EXPECT_EQ(tsv("a\t\"open\" sign\nb\t\"says \"\"hi\"\"\ttwice\"\n"),
+            (List{"1|a|\"open\" sign", "2|b|says \"hi\"\ttwice"}));
+  EXPECT_EQ(read_caption_table("t.tsv", "a\t\"x\"\n", {}, [](auto...) {}).unquoted_cells, 1);
+  EXPECT_EQ(read_caption_table("t.tsv", "a\t\"x\n", {}, [](auto...) {}).unquoted_cells, 0);
+}
+
+TEST(CaptionTable, LineBreaksInCaptions) {
+  EXPECT_EQ(rows("t.tsv", "a\tone\rline\r\nb\ttwo\u2028lines\r\n", {}, false),
+            (List{"1|a|one line", "2|b|two lines"}));
+  EXPECT_EQ(rows("t.tsv", "path\ttitle\ra\tone\rb\ttwo"), (List{"2|a|one", "3|b|two"}));
+  EXPECT_EQ(rows("t.csv", "path,title\na,\"\none\nline\n\"\n"), List{"2|a|one line"});
+  expect_error(Exit::data, {"line 1", "a carriage return with a tab after it"},
+               [] { rows("t.tsv", "a\tone\rb\ttwo\n"); });
 }
 
 TEST(CaptionTable, RowsOfAnotherLength) {

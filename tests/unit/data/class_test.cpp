@@ -106,11 +106,17 @@ TEST(ClassNumber, OfNumbersAndOfNames) {
     expect_error(Exit::data, {"class_number", "not a whole number", "classes="},
                  [&] { number_of("class_number()", text); });
   test::TemporaryDirectory dir;
-  test::write_file(dir / "names.txt", "dog\ncat\n");
+  EXPECT_EQ(number_of("class_number()", "17.0"), 17);
+  test::write_file(dir / "names.txt",
+                   "\xEF\xBB\xBF"
+                   "dog\r\ncat\r\ncaf\u00e9\r\n");
   const std::string op = fmt::format("class_number(\"{}\")", dir / "names.txt");
   EXPECT_EQ(number_of(op, "cat"), 1);
-  expect_error(Exit::data, {"\"cow\" is none of the 2 classes"}, [&] { number_of(op, "cow"); });
-  EXPECT_EQ(Pipeline(op, {{"text", FieldSpec::characters()}}, {}).spec().at("label").limit, 2);
+  EXPECT_EQ(number_of(op, "dog"), 0) << "a byte order mark is no part of the first name";
+  expect_error(Exit::data, {"\"cow\" is none of the 3 classes"}, [&] { number_of(op, "cow"); });
+  expect_error(Exit::data, {"\"caf\u00e9\" there has other capitals or another form of Unicode"},
+               [&] { number_of(op, "cafe\u0301"); });
+  EXPECT_EQ(Pipeline(op, {{"text", FieldSpec::characters()}}, {}).spec().at("label").limit, 3);
   // A check without files does not know the number of names.
   EXPECT_EQ(
       Pipeline("class_number(\"none.txt\")", {{"text", FieldSpec::characters()}}, {.open = false})

@@ -72,6 +72,34 @@ TEST_F(FolderTest, TsvAndCocoAreTheSame) {
             "3 images, 4 captions, 1 images without a caption left out");
 }
 
+TEST_F(FolderTest, CocoAsOthersWriteIt) {
+  const std::string text = R"({"images": [{"id": "x", "file_name": "a.jpg", "score": NaN},
+    {"id": 7.0, "file_name": "c.jpg"}], "annotations": [{"image_id": 7, "caption": "two\r\nlines\n"},
+    {"image_id": "x", "caption": "one", "area": -Infinity}]})";
+  const std::unique_ptr<Source> source = open("C.JSON", text);
+  ASSERT_EQ(source->size(), 2);
+  EXPECT_EQ(source->key(0), dir / "images/c.jpg");
+  EXPECT_EQ(std::get<Texts>(source->read(0)["captions"]), Texts{"two lines"});
+  EXPECT_EQ(std::get<Texts>(source->read(1)["captions"]), Texts{"one"});
+}
+
+TEST_F(FolderTest, QuotesThatAreRemovedAreCounted) {
+  EXPECT_EQ(open("c.tsv", "a.jpg\t\"x\"\n")->summary(),
+            "1 images, 1 captions, quotes around 1 cells removed");
+}
+
+// Tables and disks come from different systems.
+TEST_F(FolderTest, MissingNamesThatLookAlike) {
+  test::write_file(dir / "images/caf\u00e9.jpg", "JPEG");
+  expect_error(Exit::data, {"caf\u00e9.jpg\" is there", "another form of Unicode (NFC, NFD)"},
+               [&] { open("c.tsv", "cafe\u0301.jpg\tx\n"); });
+  expect_error(Exit::data, {"\"a.jpg\" is there, with other capitals"},
+               [&] { open("c.tsv", "A.JPG\tx\n"); });
+  context.substitutes = true;
+  expect_error(Exit::data, {"no such file; \"b.jpg\" is there"},
+               [&] { open("c.tsv", "a.jpg\tx\nsub/B.jpg\tx\n")->read(1); });
+}
+
 // A substitute can replace each of these samples.
 TEST_F(FolderTest, WhatIsNoImageFileIsTheFaultOfItsSample) {
   std::filesystem::create_directory(dir / "images/folder.jpg");
@@ -122,7 +150,7 @@ TEST_F(FolderTest, BadCaptions) {
       {"images[1]", "id 1"});
   bad("c.json", R"({"annotations": [{"image_id": 1, "caption": 5}]})",
       {"annotations[0]", "\"caption\""});
-  bad("c.json", R"({"annotations": [{"image_id": "1", "caption": ""}]})",
+  bad("c.json", R"({"annotations": [{"image_id": 1.5, "caption": ""}]})",
       {"annotations[0]", "\"image_id\""});
   bad("c.json", R"({"images": [], "annotations": [{"image_id": 7, "caption": ""}]})",
       {"annotations[0]", "image 7"});

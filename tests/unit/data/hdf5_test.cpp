@@ -204,6 +204,27 @@ TEST_F(Hdf5Test, TypesOfTheFile) {
   EXPECT_EQ(text_of(options.spec()), "image encoded bytes") << "a full description needs no file";
 }
 
+// h5py writes booleans as an enumeration of bytes.
+TEST_F(Hdf5Test, EnumerationsAndLinesOfTexts) {
+  {
+    Writer w(options.path);
+    const hid_t boolean = H5Tenum_create(H5T_STD_I8LE);
+    for (int8_t value : {0, 1}) H5Tenum_insert(boolean, value ? "TRUE" : "FALSE", &value);
+    w.numbers<int8_t>("seen", boolean, boolean, {2}, {1, 0});
+    w.numbers<int8_t>("mask", boolean, boolean, {2, 2}, {0, 1, 1, 0});
+    H5Tclose(boolean);
+    w.texts("text", {"two\r\nlines\n", "one"}, {2});
+    w.texts("captions", {"a\nb", "c\n", "d", ""}, {2, 2});
+  }
+  std::unique_ptr<Source> source = open(
+      {{"label", "seen"}, {"mask", "mask"}, {"text", "text"}, {"captions", "captions: texts"}});
+  Sample s = source->read(0);
+  EXPECT_EQ(std::get<Array>(s["label"]).i32()[0], 1);
+  EXPECT_EQ(std::get<Array>(source->read(1)["mask"]).i32()[0], 1);
+  EXPECT_EQ(std::get<std::string>(s["text"]), "two lines");
+  EXPECT_EQ(std::get<Texts>(s["captions"]), (Texts{"a b", "c"}));
+}
+
 TEST_F(Hdf5Test, WholeNumbersOf32Bits) {
   constexpr int64_t kLeast = std::numeric_limits<int32_t>::min(),
                     kMost = std::numeric_limits<int32_t>::max();

@@ -6,6 +6,7 @@
 
 #include <set>
 
+#include "base/log.hpp"
 #include "data/sources/file.hpp"
 #include "support.hpp"
 
@@ -28,6 +29,28 @@ TEST(ImageFiles, AreListedByEndingAndName) {
   for (const char* name : {"a.gif", "x/y.JPeG", "..png"}) EXPECT_TRUE(is_image_file(name)) << name;
   for (const char* name : {"gif", "x.gif/y", ".png", "x/.png", "a.gif2", "a.", ""})
     EXPECT_FALSE(is_image_file(name)) << name;
+}
+
+TEST(ImageFiles, LinksToFoldersAboveAreNotFollowed) {
+  test::TemporaryDirectory folder;
+  std::filesystem::create_directories(folder / "a/x");
+  std::filesystem::create_directories(folder / "b");
+  for (const char* name : {"1.png", "a/x/2.png", "b/3.png"}) test::write_file(folder / name, "x");
+  std::filesystem::create_directory_symlink(".", folder / "again");
+  std::filesystem::create_directory_symlink("../..", folder / "a/x/up");
+  const int before = base::log::warnings_so_far();
+  const std::vector<std::string> found{folder / "1.png", folder / "a/x/2.png", folder / "b/3.png"};
+  EXPECT_EQ(find_images({folder.path()}), found);
+  EXPECT_EQ(base::log::warnings_so_far() - before, 2);
+  // Two folders with links to each other: every image is there once on each way.
+  std::filesystem::remove(folder / "again");
+  std::filesystem::remove(folder / "a/x/up");
+  std::filesystem::create_directory_symlink("../b", folder / "a/to_b");
+  std::filesystem::create_directory_symlink("../a", folder / "b/to_a");
+  EXPECT_EQ(
+      find_images({folder.path()}),
+      (std::vector<std::string>{folder / "1.png", folder / "a/to_b/3.png", folder / "a/x/2.png",
+                                folder / "b/3.png", folder / "b/to_a/x/2.png"}));
 }
 
 // Random ops draw what they draw in the whole pipeline, and other fields are not needed.

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.hpp"
+#include "base/text.hpp"
 
 namespace {
 
@@ -25,6 +26,13 @@ TEST(MemberJson, Texts) {
                           "captions"),
             (data::Texts{"a", "b \u00e9"}));
   EXPECT_EQ(texts_in_json(R"({"caption": "one"})", "caption"), data::Texts{"one"});
+  // Labels are whole numbers; NaN may stand under other keys; a caption is on one line.
+  EXPECT_EQ(texts_in_json(R"({"label": 2, "score": NaN})", "label"), data::Texts{"2"});
+  EXPECT_EQ(texts_in_json(R"({"label": [2.0, false, "x\ny\n"], "score": -Infinity})", "label"),
+            (data::Texts{"2", "0", "x y"}));
+  // JavaScript cuts characters in halves: such a text is not UTF-8, and harms no other key.
+  EXPECT_EQ(texts_in_json(R"({"caption": "ok", "title": "\ud83d"})", "caption"), data::Texts{"ok"});
+  EXPECT_FALSE(base::is_utf8(texts_in_json(R"({"caption": "\ud83d"})", "caption").at(0)));
 }
 
 TEST(MemberJson, OfFourMebibytes) {
@@ -41,7 +49,9 @@ TEST(MemberJson, WhatIsNoTextIsRefused) {
            {"[\"a\"]", "has no \"captions\""},
            {"{}", "has no \"captions\""},
            {"{\"more\": {\"captions\": \"a\"}}", "has no \"captions\""},
-           {"{\"captions\": 3}", "is number"},
+           {"{\"captions\": 3.5}", "is number"},
+           {"{\"captions\": NaN}", "is null"},
+           {"{\"captions\": [1e300]}", "number among"},
            {"{\"captions\": []}", "empty list"},
            {"{\"captions\": [\"a\", null]}", "null among"},
            {"{\"captions\": \"\xff\"}", "cannot be read"},

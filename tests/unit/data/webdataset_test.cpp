@@ -28,6 +28,10 @@ TEST(Brace, Expands) {
             (List{"a-008.tar", "a-009.tar", "a-010.tar", "a-011.tar"}));
   EXPECT_EQ(expand_braces("{a,b}/{0..1}.tar"), (List{"a/0.tar", "a/1.tar", "b/0.tar", "b/1.tar"}));
   EXPECT_EQ(expand_braces("x{9..10}"), (List{"x9", "x10"}));
+  EXPECT_EQ(expand_braces("{000009..000010}"), (List{"000009", "000010"}));
+  EXPECT_EQ(expand_braces("{9..010}"), (List{"009", "010"})) << "one padded number pads all";
+  EXPECT_EQ(expand_braces("{08..100}").front(), "008");
+  EXPECT_EQ(expand_braces("{0..10}").front(), "0");
   EXPECT_EQ(expand_braces("x{7..7}"), List{"x7"});
   for (const char* bad :
        {"a{0..", "a}b", "{}", "{a}", "{3..1}", "{a..c}", "{{0..1},2}", "{0..99999999}"})
@@ -88,6 +92,18 @@ TEST_F(WebdatasetTest, ReadsAnySample) {
     for (auto& [field, known] : options.spec()) EXPECT_EQ(mismatch(known, s[field]), "") << field;
   }
   EXPECT_EQ(source->key(5), dir / "s-2.tar:0005");
+}
+
+// Editors put marks and line breaks into files of one line.
+TEST_F(WebdatasetTest, TextsOfEditors) {
+  const std::string mark = "\xEF\xBB\xBF";
+  TarText tar;
+  tar.add("0.png", "PNG").add("0.txt", mark + "two\r\nlines\r\n").add("0.cls", mark + "3.0\r\n");
+  test::write_file(dir / "s.tar", tar.end());
+  options.path = dir / "s.tar";
+  Sample s = options.open(context)->read(0);
+  EXPECT_EQ(text_in(s["text"]), "two lines");
+  EXPECT_EQ(std::get<Array>(s["label"]).i32()[0], 3);
 }
 
 TEST_F(WebdatasetTest, FingerprintTellsCopiesApart) {

@@ -267,7 +267,8 @@ TEST(Scoring, AnInterruptedEvaluationHasNoValue) {
 
 TEST(Scoring, ReadsClassesFromAFile) {
   const std::string path = testing::TempDir() + "scoring_classes.txt";
-  std::ofstream(path) << "cat\na dog\n\ncow\nox\nhen\ncow\n yak \n";
+  std::ofstream(path) << "\xEF\xBB\xBF"
+                         "cat\r\na dog\n\ncow\nox\nhen\ncow\n yak \n";
   const data::Dataset set = labelled(40);
   const auto of = [&](const std::string& keys) {
     return rig::evaluate_pairs(rig::options("scoring", keys), set, 8, 1, pair_likelihood)[0].values;

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// Text as people's programs write it: byte order marks, line breaks, Python's JSON.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace data {
+
+// Returns the text without UTF-8's byte order mark at its start.
+std::string_view without_mark(std::string_view text);
+
+// Returns a text on one line: line breaks at its ends are removed, and each other run of them
+// becomes one space. Breaks are those of Unicode: \r and \n, \v and \f, U+0085, U+2028, U+2029.
+std::string on_one_line(std::string_view text);
+
+// Reads a whole text file without its mark. `what` names the content in the message for a file of
+// more than `most` bytes. Throws Error(Exit::data), also for UTF-16.
+std::string read_text_file(const std::string& path, int64_t most, std::string_view what);
+
+// Reads a list with one entry per line, whatever the line ends. Blanks around entries and empty
+// lines do not count.
+std::vector<std::string> read_list(const std::string& path, std::string_view what);
+
+// Returns the whole number of 32 bits that a text holds, alone or between blanks; nothing for
+// another text. 7.0 is 7: pandas writes numbers so if others of their column are missing.
+std::optional<int32_t> whole_number(std::string_view text);
+
+// Returns JSON text that any parser reads. Python's json module writes NaN, Infinity and -Infinity,
+// which become null. JavaScript cuts characters in halves: an escape of half a surrogate pair
+// becomes U+FFFE, which is no character (json_text.hpp).
+std::string strict_json(std::string_view text);
+
+}  // namespace data

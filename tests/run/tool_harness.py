@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starts tools in the folder of a test, and looks into the tar files that they write."""
+import hashlib
+import os
+import subprocess
+import tarfile
+
+import harness
+
+
+class ToolTest(harness.RunTest):
+    def tool(self, name, *args, code=0):
+        done = subprocess.run([f"{harness.SOURCE}/tools/{name}", *map(str, args)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              text=True, errors="replace", timeout=harness.GUARD, cwd=self.folder, stdin=subprocess.DEVNULL)
+        self.assertEqual(done.returncode, code, done.stdout)
+        self.assertNotIn("Traceback", done.stdout)
+        return done.stdout
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def write(self, name, data):
+        os.makedirs(os.path.dirname(self.path(name)), exist_ok=True)
+        with open(self.path(name), "wb") as f:
+            f.write(data if isinstance(data, bytes) else data.encode())
+        return self.path(name)
+
+    def digests(self, folder):
+        out = {}
+        for name in sorted(os.listdir(self.path(folder))):
+            with open(f"{self.path(folder)}/{name}", "rb") as f:
+                out[name] = hashlib.sha256(f.read()).hexdigest()
+        return out
+
+    def members(self, path):
+        with tarfile.open(self.path(path)) as tar:
+            return {m.name: tar.extractfile(m).read() for m in tar}
