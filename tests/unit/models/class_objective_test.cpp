@@ -96,7 +96,7 @@ Floats logits() {
   return out;
 }
 
-std::vector<double> log_softmax(const Floats& x, int64_t row) {
+std::vector<double> float_log_softmax(const Floats& x, int64_t row) {
   double sum = 0;
   for (int64_t c = 0; c < kClasses; ++c) sum += std::exp(double(x[size_t(row * kClasses + c)]));
   std::vector<double> out;
@@ -130,7 +130,8 @@ TEST(ClassObjective, LossIsTheMeanOverKnownLabels) {
     const Rig::Result got = rig.run(logits());
     double want = 0;
     for (int64_t b = 0; b < kBatch; ++b)
-      if (labels[size_t(b)] >= 0) want -= log_softmax(logits(), b)[size_t(labels[size_t(b)])] / 4;
+      if (labels[size_t(b)] >= 0)
+        want -= float_log_softmax(logits(), b)[size_t(labels[size_t(b)])] / 4;
     EXPECT_NEAR(got.loss, want, 1e-6);
     check_gradient(rig);
     rig.prepare({-1, -1, -1, -1, -1, -1});
@@ -152,7 +153,7 @@ TEST(ClassObjective, SmoothingOverAllClasses) {
   rig.prepare(labels);
   double want = 0;
   for (int64_t b = 0; b < kBatch; ++b) {
-    const std::vector<double> p = log_softmax(logits(), b);
+    const std::vector<double> p = float_log_softmax(logits(), b);
     for (int64_t c = 0; c < kClasses; ++c)
       want -= ((c == labels[size_t(b)] ? 0.9 : 0) + 0.1 / kClasses) * p[size_t(c)] / kBatch;
   }
@@ -198,8 +199,8 @@ TEST(ClassObjective, DistributionsAsTargets) {
   double want = 0;
   for (int64_t b = 0; b < kBatch; ++b)
     for (int64_t c = 0; c < kClasses; ++c)
-      want -=
-          double(targets[size_t(b * kClasses + c)]) * log_softmax(logits(), b)[size_t(c)] / kBatch;
+      want -= double(targets[size_t(b * kClasses + c)]) *
+              float_log_softmax(logits(), b)[size_t(c)] / kBatch;
   EXPECT_NEAR(rig.run(logits()).loss, want, 1e-6);
   check_gradient(rig);
 }
