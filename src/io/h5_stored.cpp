@@ -306,8 +306,8 @@ void check_filters(hid_t dataset, const std::string& name, const std::string& pa
     set.fail(fmt::format(
         "it is compressed with {} (filter {}), which this HDF5 library cannot read: write it again "
         "with gzip, in h5py: new.create_dataset(\"x\", data=old[\"x\"][()], "
-        "dtype=old[\"x\"].dtype, "
-        "compression=\"gzip\"); or name the folder of the filter's plugin in HDF5_PLUGIN_PATH",
+        "dtype=old[\"x\"].dtype, compression=\"gzip\"); or name the folder of the filter's plugin "
+        "in HDF5_PLUGIN_PATH",
         *called ? called : "an unnamed method", filter));
   }
 }

@@ -14,8 +14,7 @@ namespace data {
 // Extensions count in lower case, as those of members do. "png" -> {"png"}, ""; "PNG" -> {"png"},
 // ""; "jpg;jpeg" -> {"jpg", "jpeg"}, ""; "json:captions" -> {"json"}, "captions".
 struct MemberName {
-  std::vector<std::string>
-      extensions;  // in lower case; the member is the first of these in the sample
+  std::vector<std::string> extensions;  // the member is the first of these in the sample
   std::string key;
   std::string text() const;  // ".jpg or .jpeg"
 };
