@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "data/dataset.hpp"
 
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
 #include "base/error.hpp"
 #include "base/text.hpp"
 #include "data/bad_sample.hpp"
@@ -8,6 +12,33 @@
 #include "data/stream/subset.hpp"
 
 namespace data {
+
+namespace {
+
+bool has_floats(const Spec& spec) {
+  for (const auto& [name, field] : spec)
+    if (field.kind == FieldSpec::Kind::array && field.type == device::DType::f32) return true;
+  return false;
+}
+
+// One such number would make the loss not finite, and name no sample. Floats that were made from
+// bytes are finite, so only sources of floats are looked at.
+void check_finite(const Sample& sample) {
+  constexpr float kLargest = std::numeric_limits<float>::max();
+  for (const auto& [field, value] : sample) {
+    const Array* a = std::get_if<Array>(&value);
+    if (!a || a->type != device::DType::f32) continue;
+    const float *begin = a->f32(), *end = begin + a->count();
+    bool finite = true;  // without an early end, so that the compiler uses vectors
+    for (const float* v = begin; v != end; ++v) finite &= std::abs(*v) <= kLargest;
+    if (finite) continue;
+    const float* bad = std::find_if_not(begin, end, [](float v) { return std::isfinite(v); });
+    base::fail(base::Exit::data, "field '{}' holds {}, number {} of {}, which is not finite", field,
+               *bad, bad - begin, end - begin);
+  }
+}
+
+}  // namespace
 
 Dataset::Dataset(std::string name, std::unique_ptr<Source> source, Pipeline pipeline,
                  std::map<std::string, ValueLimit> limits)
@@ -19,11 +50,14 @@ Dataset::Dataset(std::string name, std::unique_ptr<Source> source, Pipeline pipe
 Sample Dataset::get(int64_t index, int64_t position, const Places* places, Trace* trace) const {
   try {
     Sample sample = source_->read(index);
+    const bool floats = has_floats(pipeline_.input());
+    if (floats) check_finite(sample);
     if (trace)  // images that need no decoding
       for (auto& [field, value] : sample)
         if (const Array* a = std::get_if<Array>(&value); a && a->shape.size() == 3)
           trace->images[field] = {a->shape[0], a->shape[1]};
     pipeline_.apply(sample, position, places, trace, index);
+    if (floats) check_finite(sample);  // ops may overflow
     for (auto& [field, known] : spec()) {
       auto it = sample.find(field);
       CHECK(it != sample.end(), "field '{}' is missing after all ops", field);

@@ -71,6 +71,14 @@ std::string without_padding(std::string text) {
 
 }  // namespace
 
+H5Handle memory_text_type(hid_t type, const std::string& dataset, const std::string& path) {
+  const std::string what = "read the type of " + dataset;
+  H5Handle memory(H5Tcopy(type), H5Tclose, what, path);
+  if (H5Tget_class(type) == H5T_STRING && H5Tis_variable_str(type) == 0)
+    check_h5(H5Tset_strpad(memory, H5T_STR_NULLPAD), what, path);
+  return memory;
+}
+
 int64_t H5File::contiguous_creation() {
   if (contiguous_ >= 0) return contiguous_;
   H5Handle creation = dataset_creation(path_);
@@ -213,8 +221,9 @@ std::vector<std::string> H5File::read_texts(const std::string& dataset) const {
   }
   size_t size = H5Tget_size(type);
   std::string all(count * size, '\0');
-  check_h5(H5Dread(set, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, all.data()), "read dataset " + dataset,
-           path_);
+  H5Handle memory = memory_text_type(type, dataset, path_);
+  check_h5(H5Dread(set, memory, H5S_ALL, H5S_ALL, H5P_DEFAULT, all.data()),
+           "read dataset " + dataset, path_);
   for (size_t i = 0; i < count; ++i) out.push_back(without_padding(all.substr(i * size, size)));
   return out;
 }
@@ -292,7 +301,8 @@ std::optional<H5Attribute> H5File::attribute(const std::string& object,
         return out;
       }
       std::string text(H5Tget_size(type), '\0');
-      check_h5(H5Aread(attribute, type, text.data()), what, path_);
+      H5Handle memory = memory_text_type(type, name, path_);
+      check_h5(H5Aread(attribute, memory, text.data()), what, path_);
       return without_padding(std::move(text));
     }
     default:

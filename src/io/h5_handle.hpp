@@ -52,6 +52,9 @@ int64_t offset_of(hid_t dataset);  // -1 if the data is not one allocated piece
 // Writes an attribute of an open object.
 void write_attribute(hid_t owner, const std::string& object, const std::string& name,
                      const H5Attribute& value, const std::string& path);
+// Returns the type in memory of texts of a file. HDF5 then replaces what the file's type pads texts
+// with, such as spaces, by zeros. Other types are copied.
+H5Handle memory_text_type(hid_t type, const std::string& dataset, const std::string& path);
 hid_t file_type(H5Type type);  // returns a predefined type; not for text
 template <class T>
 hid_t memory_type();

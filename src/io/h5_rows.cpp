@@ -8,6 +8,7 @@
 #include <new>
 
 #include "io/h5_handle.hpp"
+#include "io/h5_stored.hpp"
 
 namespace io {
 namespace {
@@ -84,9 +85,17 @@ H5Rows::H5Rows(const H5File& file, const std::string& dataset)
     chunk_bytes_ = size_;
     for (hsize_t n : chunk) chunk_bytes_ *= int64_t(n);  // HDF5 keeps them below 4 GiB
   }
+  check_filters(set, dataset, path_);
+  elsewhere_ = is_elsewhere(set);
+  H5Handle memory = memory_text_type(type, dataset, path_);
   set_ = set.release();
-  type_ = type.release();
+  type_ = memory.release();
   space_ = space.release();
+}
+
+void H5Rows::check_stored(bool count_chunks) const {
+  H5Lock lock;
+  io::check_stored(set_, dataset_, path_, count_chunks);
 }
 
 H5Rows::H5Rows(H5Rows&& other) noexcept
@@ -98,6 +107,7 @@ H5Rows::H5Rows(H5Rows&& other) noexcept
       kind_(other.kind_),
       signed_(other.signed_),
       variable_(other.variable_),
+      elsewhere_(other.elsewhere_),
       size_(other.size_),
       count_(other.count_),
       chunk_bytes_(other.chunk_bytes_),

@@ -23,7 +23,8 @@ class H5Rows {
     other,
   };
 
-  // Throws Failure if the dataset does not exist or has no axis.
+  // Throws Failure if the dataset does not exist, has no axis, or is compressed by a filter that
+  // the library lacks.
   H5Rows(const H5File& file, const std::string& dataset);
   H5Rows(H5Rows&& other) noexcept;
   H5Rows& operator=(H5Rows&&) = delete;
@@ -35,14 +36,19 @@ class H5Rows {
   int64_t row_bytes() const;  // per row; an element of variable length counts as a pointer
   // Returns the bytes that HDF5 may need to hold to read one row; 0 if the dataset is not chunked.
   int64_t chunk_bytes() const { return chunk_bytes_; }
+  // True if rows lie in other files, which HDF5 finds by the place of this one or of the process.
+  bool elsewhere() const { return elsewhere_; }
+  // Throws Failure if rows are not there: missing sources or external files, or data that was never
+  // written. HDF5 would give zeros. `count_chunks`: look for single chunks, which takes longer.
+  void check_stored(bool count_chunks) const;
   std::string type_text() const;  // "i64 [16]", "text", "lists of bytes"
   bool is_u8() const { return kind_ == Kind::integers && size_ == 1 && !signed_; }
 
   // Reads and converts all elements of a row. T is float, int64_t or uint8_t.
   template <class T>
   void read(int64_t row, std::span<T> out) const;
-  // Reads the texts of a row in order. Throws Failure before it allocates if they have more than
-  // `most` bytes.
+  // Reads the texts of a row in order, without the padding of their type. Throws Failure before it
+  // allocates if they have more than `most` bytes.
   std::vector<std::string> read_texts(int64_t row, int64_t most) const;
   // Reads the bytes of a row of lists, at most `most` as above. `into` returns the memory for them.
   void read_bytes(int64_t row, int64_t most, const std::function<uint8_t*(size_t)>& into) const;
@@ -56,7 +62,7 @@ class H5Rows {
   std::string path_, dataset_;
   int64_t set_ = -1, type_ = -1, space_ = -1;
   Kind kind_ = Kind::other;
-  bool signed_ = false, variable_ = false;
+  bool signed_ = false, variable_ = false, elsewhere_ = false;
   int64_t size_ = 0, count_ = 0, chunk_bytes_ = 0;
   std::vector<int64_t> shape_;
 };

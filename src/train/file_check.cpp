@@ -12,6 +12,7 @@
 #include "checkpoint/catalogue.hpp"
 #include "checkpoint/weight_file.hpp"
 #include "data/sources/file.hpp"
+#include "data/sources/hdf5.hpp"
 #include "data/tokenizers/tokenizer.hpp"
 
 namespace train {
@@ -53,9 +54,12 @@ std::string dataset_problem(const data::SourceOptions& options) {
   std::vector<std::string> problems;
   size_t bad = 0;
   const std::vector<std::string> files = options.files();
-  for (const std::string& path : files)
-    if (std::string problem = file_problem(path); !problem.empty() && ++bad <= kMaxNamed)
-      problems.push_back(problem);
+  const auto* hdf5 = dynamic_cast<const data::Hdf5Options*>(&options);
+  for (const std::string& path : files) {
+    std::string problem = file_problem(path);
+    if (problem.empty() && hdf5) problem = hdf5->rows_problem(path);
+    if (!problem.empty() && ++bad <= kMaxNamed) problems.push_back(problem);
+  }
   if (bad == 0) return "";
   std::string text = base::join(problems, "; ");
   return bad > problems.size() ? fmt::format("{}; in all {} of {} files", text, bad, files.size())

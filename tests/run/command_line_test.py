@@ -5,6 +5,9 @@ import json
 import os
 from unittest import mock
 
+import h5py
+import numpy
+
 import harness
 from deck_harness import DeckTest
 
@@ -129,15 +132,19 @@ class CommandLine(DeckTest):
         text += f'[data.other]\nkind = "hdf5"\npath = "{self.folder}/other.h5"\nfields = {{ image = "images: bytes" }}\n'
         with open(self.folder + "/other.h5", "w") as f:
             f.write("no HDF5 file")
+        with h5py.File(self.folder + "/packed.h5", "w") as f:
+            f.create_dataset("images", data=numpy.zeros((4, 8, 8, 3), "u1"), compression="lzf")
+        text += f'[data.packed]\nkind = "hdf5"\npath = "{self.folder}/packed.h5"\nfields = {{ image = "images" }}\n'
         path = self.deck(text)
         self.expect(0, "valid", args=[path, "--validate"])
         unchecked = [line for line in self.output.splitlines() if line.startswith("not looked at: ")]
         self.assertEqual([line.split()[3] for line in unchecked],
-                         ["tokenizer.words.path", "data.other.path", "data.train.path", "init.from"], self.output)
+                         ["tokenizer.words.path", "data.other.path", "data.packed.path", "data.train.path", "init.from"], self.output)
         self.assertIn("--validate --files", self.output)
         self.expect(4, f"deck.toml:{self.line_of(text, 'no.model')}: tokenizer.words.path: tokenizer model",
                     f"deck.toml:{self.line_of(text, '/no/train-')}: data.train.path: cannot open '{self.folder}/no/train-000.tar'",
                     "in all 7 of 7 files", "other.h5' does not begin like an HDF5 file",
+                    "packed.h5: dataset /images: it is compressed with lzf", "HDF5_PLUGIN_PATH",
                     f"deck.toml:{self.line_of(text, 'empty.npz')}: init.from: ", args=[path, "--validate", "--files"])
         self.assertFalse(os.path.exists(self.dir))
         # Weights alone do for a new run, but a branch continues a full state.

@@ -2,13 +2,15 @@
 // Decodes JPEG through libjpeg-turbo.
 #include <turbojpeg.h>
 
+#include <charconv>
 #include <cstring>
 #include <memory>
+#include <string>
 #include <string_view>
-#include <vector>
 
 #include "base/error.hpp"
 #include "data/images/decode.hpp"
+#include "data/images/jpeg_plain.hpp"
 
 namespace data {
 namespace {
@@ -26,47 +28,24 @@ tjhandle decompressor() {
   return handle.get();
 }
 
-// The library continues after "warnings". Most of them mean lost pixels, so they are errors here.
-// Bytes between the scan and the end marker are harmless if the end marker is present.
+constexpr std::string_view kExtraneous = " extraneous bytes before marker";
+
+// Bytes before the end marker are harmless if the file ends with that marker. This is for files of
+// several scans, which plain_jpeg does not cut.
 bool harmless(std::string_view warning, const Bytes& file) {
-  if (warning.find("extraneous bytes before marker") == warning.npos) return false;
+  if (warning.find(kExtraneous) == warning.npos) return false;
   std::string_view all(reinterpret_cast<const char*>(file.data()), file.size());
   size_t last = all.find_last_not_of(std::string_view("\0\r\n ", 4));
   return last != all.npos && last >= 1 && all.substr(last - 1, 2) == "\xff\xd9";
 }
 
-// Returns the file without three faults of the header that good files have: bytes between segments,
-// a JFIF version other than 1, and an Adobe colour transform that the library does not know. For
-// the last one the library uses the usual transform, as here. The library keeps only the first
-// warning, so the mended file is decoded again.
-Bytes with_plain_header(const Bytes& file) {
-  const uint8_t* p = file.data();
-  std::vector<uint8_t> out(p, p + std::min<size_t>(file.size(), 2));
-  size_t at = 2, components = 0, transform = 0;  // offset of Adobe's transform in `out`
-  while (at + 4 <= file.size()) {
-    if (p[at] != 0xff || p[at + 1] == 0xff || p[at + 1] == 0x00) {
-      ++at;
-      continue;
-    }
-    uint8_t marker = p[at + 1];
-    size_t length = 2 + (size_t(p[at + 2]) << 8 | p[at + 3]);
-    if (marker == 0xda || marker == 0xd9 || marker == 0x01 || (marker >= 0xd0 && marker <= 0xd8) ||
-        length > file.size() - at)
-      break;  // the image itself, or an unknown segment
-    size_t begin = out.size();
-    out.insert(out.end(), p + at, p + at + length);
-    at += length;
-    if (marker == 0xe0 && length >= 16 && std::memcmp(&out[begin + 4], "JFIF", 5) == 0)
-      out[begin + 9] = 1;
-    if (marker == 0xee && length >= 16 && std::memcmp(&out[begin + 4], "Adobe", 5) == 0)
-      transform = begin + 15;
-    if (marker >= 0xc0 && marker <= 0xc2 && length >= 10) components = out[begin + 9];
-  }
-  if (transform && out[transform] > 2) out[transform] = components == 4 ? 2 : 1;
-  out.insert(out.end(), p + std::min(at, file.size()), p + file.size());
-  Bytes plain(out.size());
-  std::memcpy(plain.data(), out.data(), out.size());
-  return plain;
+// Returns how many bytes the warning counts before the end marker, or 0.
+size_t bytes_before_end(std::string_view warning) {
+  size_t at = warning.find(kExtraneous), begin = warning.rfind(' ', at == 0 ? 0 : at - 1);
+  size_t count = 0;
+  if (at == warning.npos || begin == warning.npos || !warning.ends_with("0xd9")) return 0;
+  std::from_chars(warning.data() + begin + 1, warning.data() + at, count);
+  return count;
 }
 
 // Adobe's programs store inverted inks and mark such files by a segment before the first scan.
@@ -117,34 +96,62 @@ Array rgb_of(const Array& inks, bool inverted) {
   return out;
 }
 
-Array decode(const Bytes& file, bool precise, bool mend) {
+// Returns false for a header that cannot be read. The library has no name for unusual sampling
+// factors and calls them an error, but it knows the size by then and decodes them.
+bool read_header(tjhandle handle, const Bytes& file, int& width, int& height, int& colours) {
+  int subsampling = 0;
+  return tjDecompressHeader3(handle, file.data(), file.size(), &width, &height, &subsampling,
+                             &colours) == 0 ||
+         (width > 0 && height > 0 && colours >= 0 &&
+          std::string_view(tjGetErrorStr2(handle)).find("subsampling") != std::string_view::npos);
+}
+
+// Decodes into `out` and returns the library's problem, or "". The library continues after
+// "warnings". Most of them mean lost pixels, so each is a problem.
+std::string try_to_decode(const Bytes& file, bool precise, Array& out) {
   tjhandle handle = decompressor();
-  int width = 0, height = 0, subsampling = 0, colours = 0;
-  if (tjDecompressHeader3(handle, file.data(), file.size(), &width, &height, &subsampling,
-                          &colours) != 0) {
-    if (mend && tjGetErrorCode(handle) == TJERR_WARNING)
-      return decode(with_plain_header(file), precise, false);
-    base::fail(Exit::data, "broken JPEG: {}", tjGetErrorStr2(handle));
-  }
-  if (width < 1 || height < 1)
-    base::fail(Exit::data, "broken JPEG: it ends before the image begins");
+  int width = 0, height = 0, colours = -1;
+  if (!read_header(handle, file, width, height, colours)) return tjGetErrorStr2(handle);
+  if (width < 1 || height < 1) return "it ends before the image begins";
   check_image_size("JPEG", width, height);
   check_passes(file, width, height);
   bool cmyk = colours == TJCS_CMYK || colours == TJCS_YCCK;
-  Array out(device::DType::u8, {height, width, cmyk ? 4 : 3});
+  out.reset(device::DType::u8, {height, width, cmyk ? 4 : 3});
   // Fancy upsampling is on by default. TJFLAG_LIMITSCANS bounds the passes of a progressive file.
   int flags = (precise ? TJFLAG_ACCURATEDCT : TJFLAG_FASTDCT) | TJFLAG_LIMITSCANS;
   if (tjDecompress2(handle, file.data(), file.size(), out.u8(), width, 0, height,
-                    cmyk ? TJPF_CMYK : TJPF_RGB, flags) != 0) {
-    std::string problem = tjGetErrorStr2(handle);
-    if (tjGetErrorCode(handle) != TJERR_WARNING || !harmless(problem, file))
-      base::fail(Exit::data, "broken JPEG: {}", problem);
+                    cmyk ? TJPF_CMYK : TJPF_RGB, flags) != 0)
+    return tjGetErrorStr2(handle);
+  return "";
+}
+
+// Decodes a file that has faults, if its pixels are all there. The library keeps only the first
+// warning, so the faults that good files have are mended and the file is decoded again.
+std::string try_to_mend(const Bytes& file, bool precise, Array& out) {
+  std::string problem;
+  size_t extra = 0;
+  for (int tries = 0; tries < 4; ++tries) {
+    const PlainJpeg plain = plain_jpeg(file, extra);
+    problem = try_to_decode(plain.bytes, precise, out);
+    if (problem.empty() && plain.zeros)
+      return "it is filled up with zeros instead of ending with an end marker";
+    if (!plain.one_scan) return harmless(problem, plain.bytes) ? "" : problem;
+    const size_t more = bytes_before_end(problem);
+    if (more == 0) break;
+    extra += more;
   }
-  return cmyk ? rgb_of(out, has_adobe_marker(file)) : out;
+  return problem;
 }
 
 }  // namespace
 
-Array decode_jpeg(const Bytes& file, bool precise) { return decode(file, precise, true); }
+Array decode_jpeg(const Bytes& file, bool precise) {
+  Array out;
+  if (!try_to_decode(file, precise, out).empty())
+    if (std::string problem = try_to_mend(file, precise, out); !problem.empty())
+      base::fail(Exit::data, "broken JPEG: {}", problem);
+  if (out.shape[2] == 4) return rgb_of(out, has_adobe_marker(file));
+  return out;
+}
 
 }  // namespace data

@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "base/cancel.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"
 #include "data/sources/file.hpp"
+#include "data/sources/folder_walk.hpp"
 #include "io/files.hpp"
 
 namespace data {
@@ -23,7 +23,10 @@ struct ClassImage {
 
 struct ClassListing {
   std::vector<ClassImage> images;  // sorted by class, then by name
+  std::vector<std::string> lost;   // links that lead nowhere, to an image or perhaps to a folder
+  int64_t lost_images = 0;         // those among the images
   int64_t others = 0;              // files that are not images
+  int64_t hidden = 0;              // hidden images and folders, left out
   int64_t empty = 0;               // classes without an image
 };
 
@@ -32,30 +35,25 @@ ClassListing list_classes(const std::string& path, const ClassNames& classes,
   const ClassNames folders(path);
   for (const std::string& folder : folders.names()) classes.number_of(folder);
   ClassListing out;
+  FolderWalk walk(path, token);
   for (const std::string& name : classes.names()) {
-    const size_t first = out.images.size();
-    const fs::path folder = fs::path(path) / name;
-    std::error_code problem;
-    fs::recursive_directory_iterator at(folder, fs::directory_options::follow_directory_symlink,
-                                        problem),
-        end;
-    for (; !problem && at != end; at.increment(problem)) {
-      base::end_if_asked(token);
-      std::error_code ignored;
-      if (at->is_directory(ignored)) continue;
-      if (is_image_file(at->path().native()))
-        out.images.push_back(
-            {at->path().lexically_relative(path).native(), classes.number_of(name)});
-      else
-        ++out.others;
+    FoundImages found;  // their paths begin with `path` and a slash
+    walk.add(fmt::format("{}/{}", path, name), found);
+    std::sort(found.images.begin(), found.images.end());
+    for (const std::string& image : found.images)
+      out.images.push_back({image.substr(path.size() + 1), classes.number_of(name)});
+    for (std::string& link : found.lost) {
+      const bool image = is_image_file(link);
+      // Other files are not read, but images may be missing with a folder.
+      if (!image && fs::path(link).has_extension()) continue;
+      out.lost_images += image;
+      out.lost.push_back(link.substr(path.size() + 1));
     }
-    if (problem && problem != std::errc::no_such_file_or_directory)
-      throw Unreadable(
-          fmt::format("the folder '{}' cannot be listed: {}", folder.native(), problem.message()));
-    std::sort(out.images.begin() + int64_t(first), out.images.end(),
-              [](const ClassImage& a, const ClassImage& b) { return a.name < b.name; });
-    out.empty += out.images.size() == first;
+    out.others += found.others;
+    out.hidden += found.hidden;
+    out.empty += found.images.empty();
   }
+  std::sort(out.lost.begin(), out.lost.end());
   return out;
 }
 
@@ -66,13 +64,18 @@ class ClassFolder : public Source {
     ClassListing found = list_classes(path_, classes_, context.token);
     if (found.images.empty())
       base::fail(Exit::data, "the sub-folders of '{}' hold no image ({})", path_, kImageEndings);
-    images_ = std::move(found.images);
-    summary_ = fmt::format("{} images, {} classes: {}", base::with_commas(size()), classes_.size(),
-                           classes_.text());
+    summary_ =
+        fmt::format("{} images, {} classes: {}", base::with_commas(int64_t(found.images.size())),
+                    classes_.size(), classes_.text());
     if (found.empty) summary_ += fmt::format("; {} classes without an image", found.empty);
     if (found.others)
       summary_ +=
           fmt::format("; {} files that are no images left out", base::with_commas(found.others));
+    if (found.hidden)
+      summary_ +=
+          fmt::format("; {} hidden images or folders left out", base::with_commas(found.hidden));
+    if (!found.lost.empty()) report_lost(found);
+    images_ = std::move(found.images);
   }
 
   int64_t size() const override { return int64_t(images_.size()); }
@@ -87,12 +90,12 @@ class ClassFolder : public Source {
   }
 
   Sample read(int64_t index) const override {
-    const File file(context_.local(key(index)));
-    if (file.size() > kMostMemberBytes)
-      base::fail(Exit::data, "the image has {} bytes; at most {} are read", file.size(),
+    const std::unique_ptr<File> file = open_image(context_.local(key(index)));
+    if (file->size() > kMostMemberBytes)
+      base::fail(Exit::data, "the image has {} bytes; at most {} are read", file->size(),
                  kMostMemberBytes);
-    Bytes bytes{size_t(file.size())};
-    file.read(0, bytes.data(), bytes.size());
+    Bytes bytes{size_t(file->size())};
+    file->read(0, bytes.data(), bytes.size());
     Sample out;
     out["image"] = std::move(bytes);
     out["label"] = label(index);
@@ -103,6 +106,33 @@ class ClassFolder : public Source {
   }
 
  private:
+  // A missing image is the fault of its sample. A failing file system is not (Unreadable).
+  static std::unique_ptr<File> open_image(const std::string& path) try {
+    return std::make_unique<File>(path);
+  } catch (const Unreadable&) {
+    if (leads_nowhere(path)) base::fail(Exit::data, "there is no such file");
+    throw;
+  }
+
+  // Images that are missing end the job now, or appear in the summary and are replaced when their
+  // turn comes.
+  void report_lost(const ClassListing& found) {
+    constexpr size_t kNamed = 5;
+    std::vector<std::string> names;
+    for (const std::string& link : found.lost)
+      if (names.size() < kNamed) names.emplace_back(base::one_line(link));
+    if (found.lost.size() > kNamed) names.push_back("...");
+    const std::string what =
+        fmt::format("{} links lead nowhere: {}", base::with_commas(int64_t(found.lost.size())),
+                    base::join(names, ", "));
+    summary_ += "; " + what + " (bad samples)";
+    if (context_.substitutes && found.lost_images < int64_t(found.images.size())) return;
+    base::fail(Exit::data,
+               "{}, in '{}'; restore what they lead to, or remove them; with loader.on_bad_sample "
+               "= \"substitute\" other samples replace them",
+               what, path_);
+  }
+
   Array label(int64_t index) const {
     Array out(device::DType::i32, {});
     *out.i32() = at(index).label;

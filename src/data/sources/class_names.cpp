@@ -7,8 +7,11 @@
 #include "base/error.hpp"
 #include "base/text.hpp"
 #include "data/hint.hpp"
+#include "data/sources/file.hpp"
+#include "data/sources/folder_walk.hpp"
 #include "data/sources/look_alike.hpp"
 #include "data/sources/plain_text.hpp"
+#include "data/sources/source.hpp"
 #include "io/files.hpp"
 
 namespace data {
@@ -18,12 +21,7 @@ using base::Exit;
 ClassNames::ClassNames(const std::string& from) : from_(from) {
   std::error_code problem;
   if (std::filesystem::is_directory(from, problem)) {
-    for (std::filesystem::directory_iterator at(from, problem), end; !problem && at != end;
-         at.increment(problem))
-      if (std::error_code ignored; at->is_directory(ignored))
-        names_.push_back(at->path().filename().native());
-    if (problem)
-      base::fail(Exit::data, "the folder '{}' cannot be listed: {}", from, problem.message());
+    names_ = sub_folders(from);
     std::sort(names_.begin(), names_.end());
     if (names_.empty())
       base::fail(Exit::data, "'{}' has no sub-folder: each class is a sub-folder with its images",

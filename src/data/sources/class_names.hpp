@@ -14,8 +14,8 @@ class ClassNames {
  public:
   ClassNames() = default;
   // `from` is a text file with one name per line, or a folder, whose sub-folders are the names,
-  // sorted by their bytes. Throws Error(Exit::data) if it cannot be read, holds no name, or holds
-  // one twice.
+  // sorted by their bytes; hidden ones are left out. Throws Error(Exit::data) if it cannot be read,
+  // holds no name, or holds one twice.
   explicit ClassNames(const std::string& from);
 
   const std::string& from() const { return from_; }

@@ -16,8 +16,8 @@
 namespace data {
 namespace {
 
-int64_t modified_of(const struct stat& info) {
-  return int64_t(info.st_mtim.tv_sec) * 1'000'000'000 + info.st_mtim.tv_nsec;
+int64_t nanoseconds(const struct timespec& time) {
+  return int64_t(time.tv_sec) * 1'000'000'000 + time.tv_nsec;
 }
 
 }  // namespace
@@ -35,7 +35,9 @@ File::File(const std::string& path)
     throw Unreadable(fmt::format("'{}' is not a regular file", path));
   }
   size_ = info.st_size;
-  modified_ns_ = modified_of(info);
+  modified_ns_ = nanoseconds(info.st_mtim);
+  number_ = int64_t(info.st_ino);
+  changed_ns_ = nanoseconds(info.st_ctim);
 }
 
 File::~File() { ::close(fd_); }
@@ -44,7 +46,7 @@ bool File::has_changed() const {
   struct stat info;
   if (::fstat(fd_, &info) != 0)
     throw Unreadable(fmt::format("cannot look at '{}': {}", path_, std::strerror(errno)));
-  return info.st_size != size_ || modified_of(info) != modified_ns_;
+  return info.st_size != size_ || nanoseconds(info.st_mtim) != modified_ns_;
 }
 
 void File::read(int64_t offset, void* out, size_t count) const {

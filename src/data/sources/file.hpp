@@ -28,6 +28,10 @@ class File {
   const std::string& path() const { return path_; }
   int64_t size() const { return size_; }  // at the time of opening
   int64_t modified_ns() const { return modified_ns_; }
+  // Identify a file of one size and time of change that took the place of another: its number in
+  // the file system, and when the system last changed its entry, which no program can set.
+  int64_t number() const { return number_; }
+  int64_t changed_ns() const { return changed_ns_; }
   bool has_changed() const;  // true if size or time changed since opening
   // Reads exactly `count` bytes; throws Unreadable if the file ends earlier.
   void read(int64_t offset, void* out, size_t count) const;
@@ -35,7 +39,7 @@ class File {
  private:
   std::string path_;
   int fd_ = -1;
-  int64_t size_ = 0, modified_ns_ = 0;
+  int64_t size_ = 0, modified_ns_ = 0, number_ = 0, changed_ns_ = 0;
 };
 
 // The endings of image files in folders, for messages.

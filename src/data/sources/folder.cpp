@@ -13,6 +13,7 @@
 #include "data/sources/captions_file.hpp"
 #include "data/sources/file.hpp"
 #include "data/sources/file_pattern.hpp"
+#include "data/sources/folder_walk.hpp"
 #include "data/sources/look_alike.hpp"
 #include "data/sources/staging.hpp"
 #include "io/files.hpp"
@@ -24,8 +25,9 @@ using base::Exit;
 
 constexpr size_t kNamed = 5;  // most missing images in a message
 
-// Removes from `wanted` the names of all files in the folder. One listing replaces a query for each
-// file. Only links, and entries whose kind the listing lacks, cost a call of their own.
+// Removes from `wanted` the names of all files in the folder; a link that leads nowhere is no file.
+// One listing replaces a query for each file. Only links, and entries whose kind the listing lacks,
+// cost calls of their own.
 void remove_listed(const std::string& folder, std::unordered_map<std::string_view, int64_t>& wanted,
                    const std::stop_token& token) {
   std::error_code problem;
@@ -34,7 +36,8 @@ void remove_listed(const std::string& folder, std::unordered_map<std::string_vie
     base::end_if_asked(token);
     auto found = wanted.find(at->path().filename().native());
     std::error_code ignored;
-    if (found != wanted.end() && !at->is_directory(ignored)) wanted.erase(found);
+    if (found != wanted.end() && !at->is_directory(ignored) && !is_dangling(*at))
+      wanted.erase(found);
   }
   if (problem == std::errc::permission_denied)
     // Files may be readable in a folder that cannot be listed. They are opened when their turn
@@ -155,8 +158,9 @@ class Folder : public Source {
     for (int64_t i : missing)
       if (names.size() < kNamed) names.emplace_back(base::one_line(captions_.name(i)));
     if (missing.size() > kNamed) names.push_back("...");
-    std::string what = fmt::format("no such file for {} of {} images: {}", base::with_commas(count),
-                                   base::with_commas(captions_.images()), base::join(names, ", "));
+    std::string what = fmt::format("no such file for {} of {} images: {}{}",
+                                   base::with_commas(count), base::with_commas(captions_.images()),
+                                   base::join(names, ", "), lost_links(missing));
     missing_ = ", " + what + " (bad samples)";
     if (context.substitutes && count < captions_.images()) return;
     bool header = captions_.name(missing[0]) == captions_.headless();
@@ -172,6 +176,19 @@ class Folder : public Source {
             : "");
   }
 
+  // Returns how many of the first missing images are links that lead nowhere, for messages.
+  std::string lost_links(const std::vector<int64_t>& missing) const {
+    constexpr size_t kMost = 1000;
+    size_t links = 0;
+    for (size_t i = 0; i < std::min(missing.size(), kMost); ++i) {
+      std::error_code ignored;
+      links += std::filesystem::is_symlink(file_of(missing[i]), ignored);
+    }
+    if (links == 0) return "";
+    return fmt::format(" ({}{} are links that lead nowhere)", base::with_commas(int64_t(links)),
+                       missing.size() > kMost ? " or more" : "");
+  }
+
   // A missing image is the fault of its sample. A failing file system is not (Unreadable).
   std::unique_ptr<File> open_image(int64_t image) const {
     std::string path = file_of(image);
@@ -182,7 +199,7 @@ class Folder : public Source {
     } catch (const Unreadable&) {
       std::error_code problem;
       std::filesystem::file_type type = std::filesystem::status(path, problem).type();
-      if (type == std::filesystem::file_type::not_found)
+      if (leads_nowhere(path))
         base::fail(Exit::data, "there is no such file{}", look_alike_hint(path));
       if (type == std::filesystem::file_type::directory)
         base::fail(Exit::data, "it is a folder, not a file");

@@ -165,10 +165,13 @@ class Hdf5 : public Source {
       io::H5File h5 = io::H5File::open(local);
       for (const Field& field : fields_) {
         H5Rows rows = open_rows(h5, path, field.name, field.dataset);
+        // The other files of such a dataset are not copied with it.
+        if (rows.elsewhere() && local != path) return open(path, path);
         check(path, field, rows);
         if (file.rows >= 0 && rows.count() != file.rows)
           base::fail(Exit::data, "'{}': dataset '{}' has {} rows, '{}' has {}", path, field.dataset,
                      rows.count(), fields_[0].dataset, file.rows);
+        rows.check_stored(base::where().rank == 0);
         file.rows = rows.count();
         file.datasets.push_back(std::move(rows));
       }
@@ -334,6 +337,17 @@ Spec Hdf5Options::spec() const {
     base::fail(Exit::data, "{}", e.what());
   }
   return out;
+}
+
+std::string Hdf5Options::rows_problem(const std::string& file) const {
+  try {
+    const io::H5File h5 = io::H5File::open(file);
+    for (const auto& [field, text] : fields)
+      open_rows(h5, file, field, parse_hdf5_field(text).dataset).check_stored(true);
+  } catch (const base::Error& e) {
+    return e.what();
+  }
+  return "";
 }
 
 std::unique_ptr<Source> Hdf5Options::open(const OpenContext& context) const {

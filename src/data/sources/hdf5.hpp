@@ -15,6 +15,8 @@ struct Hdf5Options : ShardOptions {
   // Fields without a type get the type of the dataset in the first file. Throws Error(Exit::data)
   // if that dataset cannot be inspected.
   Spec spec() const override;
+  // Returns why rows of a file cannot be read, without reading any, or "".
+  std::string rows_problem(const std::string& file) const;
   std::unique_ptr<Source> open(const OpenContext& context) const override;
 };
 

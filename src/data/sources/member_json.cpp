@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "data/sources/member_json.hpp"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/error.hpp"
 #include "base/text.hpp"
 #include "data/sources/json_text.hpp"
 #include "data/sources/plain_text.hpp"
+#include "data/sources/safe_name.hpp"
 
 namespace data {
 namespace {
@@ -21,10 +24,15 @@ constexpr int kDeepest = 16;
 MemberName split_member_field(std::string_view text) {
   size_t colon = text.find(':');
   if (colon != text.npos)
-    return {{std::string(text.substr(0, colon))}, std::string(text.substr(colon + 1))};
+    return {{lower_case(text.substr(0, colon))}, std::string(text.substr(colon + 1))};
   MemberName out;
-  for (const std::string& extension : base::split(text, ';'))
-    out.extensions.emplace_back(base::trim(extension));
+  std::set<std::string> spellings;  // "jpg;JPG" is one extension; "jpg;jpg" is a mistake
+  for (const std::string& part : base::split(text, ';')) {
+    const std::string spelling(base::trim(part)), extension = lower_case(spelling);
+    const bool known = std::ranges::count(out.extensions, extension) > 0;
+    if (spellings.insert(spelling).second && known) continue;
+    out.extensions.push_back(extension);
+  }
   return out;
 }
 

@@ -11,7 +11,8 @@
 
 namespace data {
 
-// "png" -> {"png"}, ""; "jpg;jpeg" -> {"jpg", "jpeg"}, ""; "json:captions" -> {"json"}, "captions".
+// Extensions count in lower case, as those of members do. "png" -> {"png"}, ""; "PNG" -> {"png"},
+// ""; "jpg;jpeg" -> {"jpg", "jpeg"}, ""; "json:captions" -> {"json"}, "captions".
 struct MemberName {
   std::vector<std::string> extensions;  // the member is the first of these in the sample
   std::string key;

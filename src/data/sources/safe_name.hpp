@@ -21,4 +21,12 @@ inline std::string unsafe_name(std::string_view name) {
   return "";
 }
 
+// Returns a name with its letters from A to Z in lower case.
+inline std::string lower_case(std::string_view name) {
+  std::string out(name);
+  for (char& c : out)
+    if (c >= 'A' && c <= 'Z') c = char(c - 'A' + 'a');
+  return out;
+}
+
 }  // namespace data

@@ -22,7 +22,9 @@ using base::Exit;
 bool is_same(const std::string& copy, const File& original) {
   if (!io::exists(copy)) return false;
   File file(copy);
-  return file.size() == original.size() && file.modified_ns() == original.modified_ns();
+  // Another file of equal size and time may have taken the original's place since.
+  return file.size() == original.size() && file.modified_ns() == original.modified_ns() &&
+         file.changed_ns() >= original.changed_ns();
 }
 
 std::string gib(int64_t bytes) { return fmt::format("{:.2f} GiB", double(bytes) / 0x1p30); }

@@ -22,7 +22,8 @@ struct Staged {
   int64_t copied_files = 0, copied_bytes = 0;  // files copied by this call
 };
 
-// Copies the files whose copy is missing or has another size or modification time. Each copy
+// Copies the files whose copy is missing, has another size or modification time, or is older than
+// the last change of the original or of its place. Each copy
 // appears whole, by rename; a killed copy is made again. One process of a node calls this. Missing
 // originals and folders are skipped; their source decides whether that is an error. Throws
 // Error(Exit::data) if an original cannot be read. If the space is too small, throws with the

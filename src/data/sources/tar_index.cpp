@@ -1,15 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "data/sources/tar_index.hpp"
 
-#include <sys/stat.h>
+#include <fcntl.h>
 #include <unistd.h>
 
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <unordered_map>
 
 #include "base/cancel.hpp"
+#include "base/clock.hpp"
 #include "base/hash.hpp"
 #include "base/log.hpp"
 #include "base/narrow.hpp"
@@ -21,7 +26,7 @@ namespace data {
 namespace {
 
 using base::Exit;
-constexpr std::string_view kMagic = "trainer tar index 2\n";
+constexpr std::string_view kMagic = "trainer tar index 3\n";
 
 class Writer {
  public:
@@ -83,13 +88,35 @@ std::optional<std::string> read_whole(const std::string& path) {
   }
 }
 
+// Another shard of equal length and time may take the place of one: tars are filled up to whole
+// records, and copies keep their time.
+std::array<int64_t, 4> state_of(const File& shard) {
+  return {shard.size(), shard.modified_ns(), shard.number(), shard.changed_ns()};
+}
+
+// Creates a file beside `path` under a name of its own, with the permissions that the user's umask
+// leaves. Returns its descriptor, or -1, and the name.
+int create_beside(const std::string& path, std::string& name) {
+  static std::atomic<uint64_t> calls{0};
+  constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyz234567";
+  for (int tries = 0; tries < 100; ++tries) {
+    const std::array<uint64_t, 3> draw{uint64_t(::getpid()), calls++,
+                                       std::bit_cast<uint64_t>(base::now_s())};
+    uint64_t bits = base::xxh3(draw.data(), sizeof draw);
+    name = path + ".";
+    for (int i = 0; i < 6; ++i, bits >>= 5) name += kLetters[bits & 31];
+    const int fd = ::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd >= 0 || errno != EEXIST) return fd;
+  }
+  return -1;
+}
+
 // Writes the whole file or nothing. Returns false if this place cannot be written.
 bool write_whole(const std::string& path, const std::string& bytes) {
-  std::string temporary = path + ".XXXXXX";
-  int fd = ::mkstemp(temporary.data());
+  std::string temporary;
+  const int fd = create_beside(path, temporary);
   if (fd < 0) return false;
-  // mkstemp makes files private, but others of the group use the same data.
-  bool good = ::fchmod(fd, 0644) == 0;
+  bool good = true;
   for (size_t at = 0; good && at < bytes.size();) {
     ssize_t n = ::write(fd, bytes.data() + at, bytes.size() - at);
     if (n < 0 && errno == EINTR) continue;
@@ -104,13 +131,17 @@ bool write_whole(const std::string& path, const std::string& bytes) {
 
 }  // namespace
 
-std::optional<std::pair<std::string_view, std::string_view>> split_member_name(
-    std::string_view name) {
+std::optional<std::pair<std::string_view, std::string>> split_member_name(std::string_view name) {
   while (name.starts_with("./")) name.remove_prefix(2);
+  for (size_t at = 0; at != name.npos && at < name.size(); at = name.find('/', at)) {
+    if (name[at] == '/') ++at;
+    const std::string_view part = name.substr(at, name.find('/', at) - at);
+    if (part.starts_with('.') && part != ".") return std::nullopt;
+  }
   size_t slash = name.rfind('/'), base = slash == name.npos ? 0 : slash + 1;
   size_t dot = name.find('.', base);
   if (dot == name.npos || dot == base || dot + 1 == name.size()) return std::nullopt;
-  return std::pair{name.substr(0, dot), name.substr(dot + 1)};
+  return std::pair{name.substr(0, dot), lower_case(name.substr(dot + 1))};
 }
 
 TarIndex build_tar_index(const File& shard, const std::stop_token& token) {
@@ -138,7 +169,8 @@ TarIndex build_tar_index(const File& shard, const std::stop_token& token) {
     auto [first, fresh] = seen.try_emplace(uint64_t(sample) << 32 | extension, member.header);
     if (!fresh)
       base::fail(Exit::data,
-                 "'{}': member '{}' is there twice, at bytes {} and {}: pack the shard again",
+                 "'{}': member '{}' is there twice, perhaps in other capitals, at bytes {} and {}: "
+                 "pack the shard again",
                  shard.path(), member.name, first->second, member.header);
     index.members.push_back({member.offset, member.size, sample, extension});
   }
@@ -148,8 +180,7 @@ TarIndex build_tar_index(const File& shard, const std::stop_token& token) {
 std::string encode_tar_index(const TarIndex& index, const File& shard) {
   Writer w;
   w.out_ = kMagic;
-  w.number(shard.size());
-  w.number(shard.modified_ns());
+  for (int64_t number : state_of(shard)) w.number(number);
   for (auto* list : {&index.keys, &index.extensions}) {
     w.number(int64_t(list->size()));
     for (const std::string& s : *list) w.text(s);
@@ -169,7 +200,8 @@ std::optional<TarIndex> decode_tar_index(std::string_view bytes, const File& sha
   std::string_view body = bytes.substr(0, bytes.size() - 8);
   if (Reader(bytes.substr(body.size())).number() != int64_t(base::xxh3(body))) return std::nullopt;
   Reader r(body.substr(kMagic.size()));
-  if (r.number() != shard.size() || r.number() != shard.modified_ns()) return std::nullopt;
+  for (int64_t number : state_of(shard))
+    if (r.number() != number) return std::nullopt;
   TarIndex index;
   for (auto* list : {&index.keys, &index.extensions}) {
     list->resize(r.count(8));

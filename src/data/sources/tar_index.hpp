@@ -23,16 +23,15 @@ struct TarIndex {
     bool operator==(const Member&) const = default;
   };
   std::vector<std::string> keys;        // one per sample
-  std::vector<std::string> extensions;  // "png", "seg.png"; without the first dot
+  std::vector<std::string> extensions;  // "png", "seg.png"; in lower case, without the first dot
   std::vector<Member> members;
   bool operator==(const TarIndex&) const = default;
 };
 
-// Splits a member's name into key and extension: "a/b.seg.png" is sample "a/b", extension
-// "seg.png". Returns nothing for a name that belongs to no sample (hidden files such as macOS'
-// "._x", names without a dot).
-std::optional<std::pair<std::string_view, std::string_view>> split_member_name(
-    std::string_view name);
+// Splits a member's name into key and extension: "a/b.seg.PNG" is sample "a/b", extension
+// "seg.png", as in WebDataset. Returns nothing for a name that belongs to no sample (hidden files
+// such as macOS' "._x", files in hidden folders, names without a dot).
+std::optional<std::pair<std::string_view, std::string>> split_member_name(std::string_view name);
 
 // Reads the headers of the whole shard; `token` may request to give up (base/cancel.hpp).
 TarIndex build_tar_index(const File& shard, const std::stop_token& token = {});

@@ -219,9 +219,15 @@ bool TarReader::next(TarMember& member) {
         bool directory = h.type == '5' || (h.type == '\0' && !name.empty() && name.back() == '/');
         bool regular = !directory && (h.type == '0' || h.type == '\0' || h.type == '7');
         if (!directory && !regular)
-          fail(at_, fmt::format("member '{}' is a link or special file (type '{}'): pack plain "
-                                "files (tar --dereference)",
-                                name, h.type));
+          // Files of which only one copy is stored become hard links, also by --dereference.
+          fail(at_, fmt::format("member '{}' is {} (type '{}'): {}", name,
+                                h.type == '1'   ? "a hard link"
+                                : h.type == '2' ? "a link"
+                                                : "no plain file",
+                                h.type,
+                                h.type == '1' || h.type == '2'
+                                    ? "pack plain files (tar --dereference --hard-dereference)"
+                                    : "pack the shard again without it"));
         if (directory) size = 0;
         if (size > file_.size() - body || padded(size) > file_.size() - body)
           fail(first_header, fmt::format("member '{}' has {} bytes at {}, but the file of {} bytes "

@@ -98,7 +98,7 @@ struct Shard {
   explicit Shard(std::string file) : path(std::move(file)) {}
   std::string path, local;  // the original, for messages; the file that is read
   int64_t first = 0;        // index of its first sample
-  int64_t bytes = 0, modified_ns = 0;
+  int64_t bytes = 0, modified_ns = 0, number = 0, changed_ns = 0;  // of the file that was indexed
   std::vector<std::string> keys;
   std::vector<Place> places;  // [sample][field]
 };
@@ -166,7 +166,9 @@ class Webdataset : public Source {
   std::shared_ptr<const File> open_shard(size_t number) const {
     const Shard& shard = shards_[number];
     auto [file, look] = open_.get(shard.local, number);
-    if (file->size() != shard.bytes || file->modified_ns() != shard.modified_ns ||
+    // A new name or owner changes one of the last two; another file that takes the place, both.
+    const bool is_other = file->number() != shard.number && file->changed_ns() != shard.changed_ns;
+    if (file->size() != shard.bytes || file->modified_ns() != shard.modified_ns || is_other ||
         (look && file->has_changed()))
       throw Unreadable(
           fmt::format("'{}' has changed since it was indexed: start again", shard.path));
@@ -241,6 +243,8 @@ class Webdataset : public Source {
     File file(shard.local);
     shard.bytes = file.size();
     shard.modified_ns = file.modified_ns();
+    shard.number = file.number();
+    shard.changed_ns = file.changed_ns();
     place_members(shard, index);
     shard.keys = std::move(index.keys);
     std::lock_guard lock(seen_mutex_);
@@ -323,7 +327,8 @@ void WebdatasetOptions::bind(config::Table& t) {
   bind_shards(
       t, "tar shards, plain; \"train-{000..003}.tar\", \"{a,b}.tar\", \"shards/*.tar\" (by name)",
       "field = extension of the member that holds it, { image = \"png\", text = \"txt\" }; "
-      "\"jpg;jpeg;png\": the first of these that a sample has; .txt is text, .cls a number; "
+      "\"jpg;jpeg;png\": the first of these that a sample has, in any capitals; .txt is text, .cls "
+      "a number; "
       "\"json:KEY\": the texts under that key of a .json",
       [this](const std::string& field, const std::string& text) {
         return field_problem(field, text);

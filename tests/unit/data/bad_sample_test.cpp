@@ -2,6 +2,7 @@
 // Tests broken samples: the substitutes, the reports, and the cases that must stay errors.
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <set>
 
 #include "base/text.hpp"
@@ -117,6 +118,35 @@ TEST(BadSample, NegativeIdsAreTheSamplesFault) {
   EXPECT_EQ(got.index, 1);
   ASSERT_EQ(got.bad.size(), 1u);
   EXPECT_EQ(got.bad[0].why, "field 'x' holds -1, which is not in [0, 12) (model.vocab_size)");
+}
+
+// A loss that is not finite would end the run later, and name no sample.
+TEST(BadSample, NumbersThatAreNotFiniteAreTheSamplesFault) {
+  struct Floats : Fragile {
+    Floats() : Fragile(4, {}, {}) {}
+    Sample read(int64_t index) const override {
+      Array a(device::DType::f32, {2, 3});
+      std::fill_n(a.f32(), 6, 1.0f);
+      if (index == 0) a.f32()[4] = std::numeric_limits<float>::quiet_NaN();
+      if (index == 1) a.f32()[0] = -std::numeric_limits<float>::infinity();
+      if (index == 2) a.f32()[5] = std::numeric_limits<float>::max();
+      return {{"x", std::move(a)}};
+    }
+  };
+  const Spec spec{{"x", FieldSpec::array(device::DType::f32, {2, 3})}};
+  Dataset set("train", std::make_unique<Floats>(), Pipeline("", spec, {}));
+  expect_error(Exit::data,
+               {"data.train: shard.tar:0: field 'x' holds nan, number 4 of 6, which is not finite"},
+               [&] { set.get(0, 0); });
+  const SampleOrSubstitute got = get_or_substitute(set, 0, 0);
+  EXPECT_EQ(got.index, 2);
+  EXPECT_EQ(got.bad[1].why, "field 'x' holds -inf, number 0 of 6, which is not finite");
+  // An op may leave the numbers of its type.
+  Dataset scaled("train", std::make_unique<Floats>(),
+                 Pipeline("value_range(0, 1000, in_max=1, key=\"x\")", spec, {}));
+  expect_error(Exit::data, {"shard.tar:2: field 'x' holds inf, number 5"},
+               [&] { scaled.get(2, 0); });
+  EXPECT_EQ(std::get<Array>(scaled.get(3, 0).at("x")).f32()[0], 1000);
 }
 
 TEST(BadSample, OneLineWhateverTheFileHolds) {

@@ -5,6 +5,7 @@
 #include "data/ops/pipeline.hpp"
 #include "data/sources/class_folder.hpp"
 #include "data/sources/class_names.hpp"
+#include "data/sources/file.hpp"
 #include "support.hpp"
 
 namespace data {
@@ -69,6 +70,85 @@ TEST_F(ClassFolderTest, OneListOfNamesForSeveralSets) {
   options.path = dir / "few";
   EXPECT_EQ(listed(), List{"1 cat/1.png"})
       << "the classes come from the sub-folders of another folder";
+}
+
+// Notebooks, version control and foreign systems leave hidden files and folders.
+TEST_F(ClassFolderTest, HiddenFilesAndFoldersAreLeftOut) {
+  const List before = listed();
+  for (const char* name : {".ipynb_checkpoints/a.png", ".git/b.jpg", "cat/.thumbnails/1.png",
+                           "cat/._1.png", "ant/.DS_Store"}) {
+    const std::string path = dir / (std::string("images/") + name);
+    std::filesystem::create_directories(std::filesystem::path(path).parent_path());
+    test::write_file(path, "hidden");
+  }
+  EXPECT_EQ(listed(), before);
+  EXPECT_EQ(options.spec().at("label").limit, 3);
+  EXPECT_EQ(options.open({})->summary(),
+            "5 images, 3 classes: ant, cat, dog; 1 files that are no images left out; 2 hidden "
+            "images or folders left out");
+  test::write_file(dir / "names.txt", ".git\nant\ncat\ndog\n");
+  options.classes = dir / "names.txt";
+  EXPECT_EQ(options.open({})->size(), 6) << "a list may name such a class";
+}
+
+TEST_F(ClassFolderTest, EachFolderCountsOnce) {
+  namespace fs = std::filesystem;
+  const List before = listed();
+  auto refused = [&](const std::string& target, const std::string& link,
+                     std::vector<std::string> parts) {
+    fs::create_directory_symlink(target, dir / ("images/" + link));
+    SCOPED_TRACE(link);
+    expect_error(Exit::data, parts, [&] { options.open({}); });
+    expect_error(Exit::data, parts, [&] { options.files(); });
+    fs::remove(dir / ("images/" + link));
+  };
+  refused("..", "cat/all", {"images/cat/all' is a link to", "images'", "count twice"});
+  refused("../../..", "cat/up", {"images/cat/up' is a link to"});
+  refused("/", "cat/root", {"images/cat/root' is a link to '/'"});
+  refused(".", "cat/self", {"images/cat/self' is a link to", "images/cat'"});
+  refused("../../dog", "cat/more/dogs", {"images/cat/more/dogs' is a link to", "images/dog'"});
+  refused("cat", "kitten", {"images/kitten' is a link to", "images/cat'"});
+  refused("dog", "a_first", {"images/a_first' is a link to", "images/dog'"});
+  EXPECT_EQ(listed(), before);
+  // Links to other places are followed.
+  fs::create_directories(dir / "store");
+  fs::rename(dir / "images/dog", dir / "store/dog");
+  fs::create_directory_symlink(dir / "store/dog", dir / "images/dog");
+  EXPECT_EQ(listed(), before);
+}
+
+TEST_F(ClassFolderTest, LinksThatLeadNowhere) {
+  namespace fs = std::filesystem;
+  fs::create_symlink("../../store/gone", dir / "images/cat/3.png");
+  fs::create_symlink("4.png", dir / "images/cat/4.png");  // to itself
+  fs::create_symlink("gone.txt", dir / "images/cat/notes.txt");
+  expect_error(Exit::data,
+               {"2 links lead nowhere: cat/3.png, cat/4.png, in '", "images'", "substitute"},
+               [&] { options.open({}); });
+  OpenContext context;
+  context.substitutes = true;
+  const std::unique_ptr<Source> source = options.open(context);
+  ASSERT_EQ(source->size(), 7);
+  EXPECT_NE(source->summary().find("2 links lead nowhere: cat/3.png, cat/4.png (bad samples)"),
+            std::string::npos)
+      << source->summary();
+  for (int64_t i : {3, 4}) try {
+      source->read(i);
+      ADD_FAILURE() << source->key(i);
+    } catch (const Unreadable& e) {
+      ADD_FAILURE() << e.what();  // no other sample could take its place
+    } catch (const base::Error& e) {
+      EXPECT_EQ(std::string(e.what()), "there is no such file");
+    }
+  // A folder of images may be missing, and a class, whose number others depend on.
+  fs::remove(dir / "images/cat/3.png");
+  fs::remove(dir / "images/cat/4.png");
+  fs::create_symlink("gone", dir / "images/cat/extra");
+  expect_error(Exit::data, {"1 links lead nowhere: cat/extra"}, [&] { options.open({}); });
+  fs::remove(dir / "images/cat/extra");
+  fs::create_symlink("gone", dir / "images/bee");
+  expect_error(Exit::data, {"images/bee' is a link that leads nowhere", "numbers"},
+               [&] { options.open(context); });
 }
 
 TEST_F(ClassFolderTest, NamesWhatIsWrong) {

@@ -198,6 +198,20 @@ TEST_F(FolderTest, MissingFilesEndTheStart) {
   std::filesystem::create_symlink(dir / "images/gone", dir / "images/broken.jpg");
   std::filesystem::create_directory_symlink(dir / "images/sub", dir / "images/also");
   EXPECT_EQ(open("c.tsv", "link.jpg\tx\nalso/b.jpg\ty\n")->size(), 2);
+  std::filesystem::create_symlink("loop.jpg", dir / "images/loop.jpg");
+  missing("broken.jpg\tx\nlink.jpg\ty\nloop.jpg\tz\n",
+          {"2 of 3 images: broken.jpg, loop.jpg (2 are links that lead nowhere);"});
+  context.substitutes = true;
+  std::unique_ptr<Source> source = open("c.tsv", "loop.jpg\tz\nlink.jpg\ty\nbroken.jpg\tx\n");
+  for (int64_t i : {0, 2}) try {
+      source->read(i);
+      ADD_FAILURE() << i;
+    } catch (const Unreadable& e) {
+      ADD_FAILURE() << e.what();
+    } catch (const base::Error& e) {
+      EXPECT_EQ(std::string(e.what()), "there is no such file");
+    }
+  context.substitutes = false;
   // Only the job's first rank checks the images.
   base::set_rank(1, 2);
   EXPECT_EQ(open("c.tsv", "a.jpg\tx\nnone.jpg\ty\n")->size(), 2);

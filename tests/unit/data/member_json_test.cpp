@@ -66,6 +66,10 @@ TEST(MemberJson, Names) {
             (std::vector<std::string>{"jpg", "jpeg"}));
   EXPECT_EQ(data::split_member_field("jpg;jpeg").text(), ".jpg or .jpeg");
   EXPECT_EQ(data::split_member_field("png").key, "");
+  EXPECT_EQ(data::split_member_field("PNG; Jpg;jpg").text(), ".png or .jpg");
+  EXPECT_EQ(data::split_member_field("jpg;jpg").text(), ".jpg or .jpg") << "refused by its caller";
+  EXPECT_EQ(data::split_member_field("JSON:Key").extensions, std::vector<std::string>{"json"});
+  EXPECT_EQ(data::split_member_field("JSON:Key").key, "Key");
   EXPECT_EQ(data::split_member_field("json:a.b:c").extensions, std::vector<std::string>{"json"});
   EXPECT_EQ(data::split_member_field("json:a.b:c").key, "a.b:c");
 }

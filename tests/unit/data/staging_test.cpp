@@ -64,6 +64,22 @@ TEST_F(StagingTest, CopiesOnceAndChecks) {
     EXPECT_EQ(test::read_file(staged_path(stage, path)), test::read_file(path));
 }
 
+// A file of equal size and time may take the place of the original.
+TEST_F(StagingTest, CopiesWhatTookTheOriginalsPlace) {
+  stage_files({shards[0]}, stage, 1);
+  std::filesystem::rename(shards[0], dir / "old");
+  std::string other = test::read_file(dir / "old");
+  other.replace(other.find("a/s-0.tar 3"), 11, "another one");
+  const int64_t copied = File(staged_path(stage, shards[0])).changed_ns();
+  do {  // clocks are coarse
+    test::write_file(shards[0], other);
+    std::filesystem::last_write_time(shards[0], std::filesystem::last_write_time(dir / "old"));
+  } while (File(shards[0]).changed_ns() <= copied);
+  EXPECT_EQ(File(shards[0]).modified_ns(), File(dir / "old").modified_ns());
+  EXPECT_EQ(stage_files({shards[0]}, stage, 1).copied_files, 1);
+  EXPECT_EQ(test::read_file(staged_path(stage, shards[0])), other);
+}
+
 TEST_F(StagingTest, TheSourceReadsTheCopies) {
   WebdatasetOptions options;
   options.path = dir / "a/s-{0..1}.tar";

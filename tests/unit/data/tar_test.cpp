@@ -193,8 +193,12 @@ TEST_F(Tar, Refused) {
   expect_error(Exit::data, {"gzip", "unpack"},
                [&] { walk("\x1f\x8b\x08" + std::string(600, 'x')); });
   expect_error(Exit::data, {"zstd"}, [&] { walk("\x28\xb5\x2f\xfd" + std::string(600, 'x')); });
-  expect_error(Exit::data, {"link", "l.txt", "dereference"},
-               [&] { walk(TarText().add("l.txt", "", '2').end()); });
+  // GNU tar makes hard links of what --dereference finds twice.
+  for (char type : {'1', '2'})
+    expect_error(Exit::data, {"link", "l.txt", "tar --dereference --hard-dereference"},
+                 [&] { walk(TarText().add("l.txt", "", type).end()); });
+  expect_error(Exit::data, {"'pipe' is no plain file (type '6')", "without it"},
+               [&] { walk(TarText().add("pipe", "", '6').end()); });
   expect_error(Exit::data, {"sparse"}, [&] {
     walk(TarText().pax({{"GNU.sparse.major", "1"}}).add("a", "").end());
   });
@@ -208,7 +212,7 @@ TEST_F(Tar, Refused) {
 TEST_F(Tar, NamesOfMembers) {
   auto parts = [](const char* name) {
     auto p = split_member_name(name);
-    return p ? std::string(p->first) + "|" + std::string(p->second) : "-";
+    return p ? std::string(p->first) + "|" + p->second : "-";
   };
   EXPECT_EQ(parts("a.png"), "a|png");
   EXPECT_EQ(parts("./x.y/a.seg.png"), "x.y/a|seg.png");
@@ -216,6 +220,10 @@ TEST_F(Tar, NamesOfMembers) {
   EXPECT_EQ(parts("d/.hidden.png"), "-");
   EXPECT_EQ(parts("._a.png"), "-");
   EXPECT_EQ(parts("a."), "-");
+  EXPECT_EQ(parts("X/A.Seg.PNG"), "X/A|seg.png");
+  EXPECT_EQ(parts(".ipynb_checkpoints/a.png"), "-");
+  EXPECT_EQ(parts("./d/.git/e/a.png"), "-");
+  EXPECT_EQ(parts("d/./a.png"), "d/./a|png");
 }
 
 TEST_F(Tar, Index) {
@@ -271,10 +279,49 @@ TEST_F(Tar, IndexOfAnotherShardIsStale) {
   EXPECT_TRUE(decode_tar_index(test::read_file(path + ".index"), File(path)));
 }
 
+// In images of systems all files have one time. Inode and change of the entry tell them apart.
+TEST_F(Tar, IndexOfAnotherShardOfEqualSizeAndTimeIsStale) {
+  auto put = [&](const std::string& at, const std::string& text) {
+    test::write_file(at, TarText().add("a.txt", text).end());
+    timespec times[2] = {{1, 0}, {1, 0}};
+    ASSERT_EQ(::utimensat(AT_FDCWD, at.c_str(), times, 0), 0);
+  };
+  put(path, "one");
+  EXPECT_EQ(load_tar_index(path, {}).members.at(0).size, 3);
+  std::string bytes = test::read_file(path + ".index");
+  EXPECT_TRUE(decode_tar_index(bytes, File(path)));
+  put(path + ".new", "three");
+  std::filesystem::rename(path + ".new", path);
+  EXPECT_FALSE(decode_tar_index(bytes, File(path)));
+  EXPECT_EQ(load_tar_index(path, {}).members.at(0).size, 5);
+  bytes = test::read_file(path + ".index");
+  EXPECT_TRUE(decode_tar_index(bytes, File(path)));
+  const int64_t before = File(path).changed_ns();
+  while (File(path).changed_ns() == before) put(path, "seven");  // in place; clocks are coarse
+  EXPECT_FALSE(decode_tar_index(bytes, File(path)));
+}
+
+TEST_F(Tar, IndexObeysTheUmask) {
+  test::write_file(path, TarText().add("a.txt", "x").end());
+  for (mode_t mask : {mode_t{077}, mode_t{027}, mode_t{022}}) {
+    std::filesystem::remove(path + ".index");
+    const mode_t before = ::umask(mask);
+    load_tar_index(path, {});
+    ::umask(before);
+    struct stat info {};
+    ASSERT_EQ(::stat((path + ".index").c_str(), &info), 0);
+    EXPECT_EQ(info.st_mode & 0777, 0666 & ~mask);
+  }
+  for (auto& entry : std::filesystem::directory_iterator(dir.path()))
+    EXPECT_EQ(entry.path().filename().native().find("index."), std::string::npos) << entry.path();
+}
+
 TEST_F(Tar, DuplicateMember) {
   test::write_file(path, TarText().add("0.txt", "a").add("1.txt", "b").add("0.txt", "c").end());
   File file(path);
   expect_error(Exit::data, {"0.txt", "twice", "bytes 0 and 2048"}, [&] { build_tar_index(file); });
+  test::write_file(path, TarText().add("0.txt", "a").add("0.TXT", "b").end());
+  expect_error(Exit::data, {"0.TXT", "twice", "capitals"}, [&] { build_tar_index(File(path)); });
 }
 
 }  // namespace

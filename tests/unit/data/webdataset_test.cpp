@@ -167,6 +167,23 @@ TEST_F(WebdatasetTest, ShardThatIsReplacedBeforeItIsReadIsNoticed) {
   EXPECT_NO_THROW(source->read(7));
 }
 
+TEST_F(WebdatasetTest, ShardThatIsReplacedByOneOfEqualSizeAndTimeIsNoticed) {
+  three_shards();
+  std::unique_ptr<Source> source = options.open(context);
+  const std::string path = dir / "s-0.tar";
+  // Another name of the file changes its entry alone.
+  std::filesystem::create_hard_link(path, dir / "old.tar");
+  EXPECT_NO_THROW(source->read(0));
+  source = options.open(context);
+  std::filesystem::remove(path);
+  shard(0, 50, 55);
+  std::filesystem::last_write_time(path, std::filesystem::last_write_time(dir / "old.tar"));
+  ASSERT_EQ(File(path).size(), File(dir / "old.tar").size());
+  ASSERT_EQ(File(path).modified_ns(), File(dir / "old.tar").modified_ns());
+  EXPECT_THROW(source->read(0), Unreadable);
+  EXPECT_NO_THROW(source->read(7));
+}
+
 TEST_F(WebdatasetTest, IndexIsKeptAndChecked) {
   three_shards();
   std::string path = dir / "s-2.tar.index";
@@ -265,6 +282,26 @@ TEST_F(WebdatasetTest, MissingMember) {
   });
   options.fields = {{"image", "jpg"}};
   expect_error(Exit::data, {"12 of 12", ".jpg", ".png"}, [&] { options.open(context); });
+}
+
+TEST_F(WebdatasetTest, ExtensionsInAnyCapitals) {
+  options.path = dir / "m.tar";
+  test::write_file(options.path, TarText()
+                                     .add("0.JPG", "I 0")
+                                     .add("0.TXT", "one")
+                                     .add("0.Cls", "5")
+                                     .add("1.jpg", "I 1")
+                                     .add("1.txt", "two")
+                                     .add("1.CLS", "6")
+                                     .end());
+  for (const char* image : {"jpg", "JPG", "jpg;JPG"}) {
+    options.fields = {{"image", image}, {"text", "Txt"}, {"label", "CLS"}};
+    EXPECT_EQ(text_of(options.spec()), "image encoded bytes, label i32 [], text text");
+    std::unique_ptr<Source> source = options.open(context);
+    ASSERT_EQ(source->size(), 2);
+    EXPECT_EQ(text_in(source->read(0)["text"]), "one");
+    EXPECT_EQ(*std::get<Array>(source->read(1)["label"]).i32(), 6);
+  }
 }
 
 // Shards of img2dataset have images of several extensions in one set (issue 20, F3).

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// Mends what libjpeg-turbo warns of although no pixel is lost.
+#pragma once
+
+#include <cstddef>
+
+#include "data/array.hpp"
+
+namespace data {
+
+struct PlainJpeg {
+  Bytes bytes;
+  // True if one sequential scan holds all components. Such a file is cut at the end of the scan's
+  // data, and has an end marker there.
+  bool one_scan = false;
+  // True if the file lacks that end marker and its data ends with many zeros. A copy that was cut
+  // and filled up looks like this, and zeros decode without a warning.
+  bool zeros = false;
+};
+
+// Returns the file without faults that good files have:
+//   - bytes between the segments of the header,
+//   - a JFIF version other than 1,
+//   - an Adobe colour transform that the library does not know; it uses the usual one, as here,
+//   - parameters of a progressive scan in a sequential file, which have no meaning there,
+//   - what follows the data of a single scan, with or without an end marker: trailers of cameras
+//     and phones. `extra` more bytes are cut off the end of that data.
+PlainJpeg plain_jpeg(const Bytes& file, size_t extra);
+
+}  // namespace data

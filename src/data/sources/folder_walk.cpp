@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "data/sources/folder_walk.hpp"
+
+#include <sys/stat.h>
+
+#include "base/cancel.hpp"
+#include "base/error.hpp"
+#include "data/sources/file.hpp"
+
+namespace data {
+namespace {
+
+using base::Exit;
+namespace fs = std::filesystem;
+
+bool is_hidden(const fs::path& path) { return path.filename().native().starts_with('.'); }
+
+[[noreturn]] void cannot_list(const fs::path& folder, const std::error_code& problem) {
+  throw Unreadable(
+      fmt::format("the folder '{}' cannot be listed: {}", folder.native(), problem.message()));
+}
+
+}  // namespace
+
+bool leads_nowhere(const fs::path& path) {
+  std::error_code problem;
+  return fs::status(path, problem).type() == fs::file_type::not_found ||
+         problem == std::errc::too_many_symbolic_link_levels;
+}
+
+bool is_dangling(const fs::directory_entry& entry) {
+  std::error_code problem;
+  return entry.is_symlink(problem) && leads_nowhere(entry.path());
+}
+
+std::vector<std::string> sub_folders(const std::string& folder) {
+  std::vector<std::string> out;
+  std::error_code problem;
+  for (fs::directory_iterator at(folder, problem), end; !problem && at != end;
+       at.increment(problem)) {
+    const fs::path& path = at->path();
+    if (is_hidden(path)) continue;
+    if (std::error_code ignored; at->is_directory(ignored))
+      out.push_back(path.filename().native());
+    else if (is_dangling(*at) && !is_image_file(path.native()))
+      base::fail(Exit::data,
+                 "'{}' is a link that leads nowhere: mend or remove it; if it is a class, the "
+                 "numbers of the others depend on it",
+                 path.native());
+  }
+  if (problem)
+    base::fail(Exit::data, "the folder '{}' cannot be listed: {}", folder, problem.message());
+  return out;
+}
+
+FolderWalk::FolderWalk(const std::string& root, std::stop_token token) : token_(std::move(token)) {
+  std::error_code problem;
+  fs::path at = fs::canonical(root, problem);
+  for (; !problem && !at.empty(); at = at.parent_path()) {
+    remember(at, false);
+    if (at == at.root_path()) break;
+  }
+}
+
+void FolderWalk::add(const std::string& folder, FoundImages& found) {
+  std::error_code problem;
+  if (!fs::is_directory(folder, problem)) return;
+  add_below(folder, fs::is_symlink(folder, problem), found);
+}
+
+void FolderWalk::remember(const fs::path& folder, bool link) {
+  struct stat info {};
+  if (::stat(folder.c_str(), &info) != 0)
+    cannot_list(folder, std::error_code(errno, std::generic_category()));
+  auto [known, fresh] = listed_.try_emplace({uint64_t(info.st_dev), uint64_t(info.st_ino)},
+                                            Listed{folder.native(), link});
+  const Listed& other = known->second;
+  // Some file systems give one number to different folders. Only links lead to one folder twice.
+  if (fresh || (!link && !other.link)) return;
+  const bool is_later = link || !other.link;  // the link is at fault, whichever came first
+  base::fail(Exit::data,
+             "'{}' is a link to '{}': the images there would count twice; remove the link",
+             is_later ? folder.native() : other.path, is_later ? other.path : folder.native());
+}
+
+void FolderWalk::add_below(const fs::path& folder, bool link, FoundImages& found) {
+  remember(folder, link);
+  std::error_code problem;
+  for (fs::directory_iterator at(folder, problem), end; !problem && at != end;
+       at.increment(problem)) {
+    base::end_if_asked(token_);
+    const fs::path& path = at->path();
+    std::error_code ignored;
+    const bool is_folder = at->is_directory(ignored), is_image = is_image_file(path.native());
+    if (is_hidden(path)) {
+      found.hidden += is_folder || is_image;
+    } else if (is_folder) {
+      add_below(path, link || at->is_symlink(ignored), found);
+    } else {
+      if (is_dangling(*at)) found.lost.push_back(path.native());
+      if (is_image)
+        found.images.push_back(path.native());
+      else
+        ++found.others;
+    }
+  }
+  // A folder may vanish while it is listed.
+  if (problem && problem != std::errc::no_such_file_or_directory) cannot_list(folder, problem);
+}
+
+}  // namespace data

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// Finds the image files in folders and their sub-folders. Links count as what they lead to. Files
+// and folders whose name begins with a dot are left out: programs keep copies and notes in them.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <stop_token>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace data {
+
+// True if there is no such file or folder: no entry, or a link that leads nowhere or to itself.
+bool leads_nowhere(const std::filesystem::path& path);
+// leads_nowhere for an entry that exists. Only links cost a call of the system.
+bool is_dangling(const std::filesystem::directory_entry& entry);
+
+// Returns the names of the sub-folders, hidden ones left out, in no order. Throws Error(Exit::data)
+// if the folder cannot be listed, or if it holds a link that leads nowhere and may have been one.
+std::vector<std::string> sub_folders(const std::string& folder);
+
+struct FoundImages {
+  std::vector<std::string> images;  // paths, in no order; links that lead nowhere are among them
+  std::vector<std::string> lost;    // links that lead nowhere, images or not
+  int64_t others = 0;               // files that are not images
+  int64_t hidden = 0;               // images and folders left out by their names
+};
+
+// Several walks of one object list no folder twice.
+class FolderWalk {
+ public:
+  // Links to `root` and the folders above it are refused.
+  explicit FolderWalk(const std::string& root, std::stop_token token = {});
+  // Adds what lies below `folder`; there may be no such folder. Throws Error(Exit::data) for a link
+  // to a folder that is listed elsewhere, for example to one above it: its images would count
+  // twice. Throws Unreadable if a folder cannot be listed.
+  void add(const std::string& folder, FoundImages& found);
+
+ private:
+  struct Listed {
+    std::string path;
+    bool link = false;  // a link, or below one
+  };
+  // Throws if the folder is known under another path, by a link.
+  void remember(const std::filesystem::path& folder, bool link);
+  void add_below(const std::filesystem::path& folder, bool link, FoundImages& found);
+
+  std::stop_token token_;
+  std::map<std::pair<uint64_t, uint64_t>, Listed> listed_;  // by device and number of the folder
+};
+
+}  // namespace data

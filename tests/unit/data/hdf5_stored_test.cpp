@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tests HDF5 files whose rows are not all there, which HDF5 fills up with zeros without a word, and
+// rows that this library cannot read.
+#include <gtest/gtest.h>
+#include <hdf5.h>
+
+#include <functional>
+
+#include "data/sources/hdf5.hpp"
+#include "data/sources/staging.hpp"
+#include "support.hpp"
+
+namespace data {
+namespace {
+
+using base::Exit;
+using test::expect_error;
+
+// A dataset "x" of 4 rows of 2 numbers, 0 to 7 in order, in a file of its own. `prepare` changes
+// how it is stored; `rows` are written.
+struct Made {
+  std::function<void(hid_t list)> prepare = [](hid_t) {};
+  hsize_t shape_rows = 4, rows = 4;
+  hid_t type = H5T_STD_I32LE;
+};
+void make(const std::string& path, const Made& m) {
+  hid_t file = H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
+  hsize_t shape[2] = {m.shape_rows, 2}, written[2] = {m.rows, 2}, start[2] = {0, 0};
+  hid_t space = H5Screate_simple(2, shape, nullptr), list = H5Pcreate(H5P_DATASET_CREATE);
+  m.prepare(list);
+  hid_t set = H5Dcreate2(file, "x", m.type, space, H5P_DEFAULT, list, H5P_DEFAULT);
+  EXPECT_GE(set, 0);
+  if (m.rows) {
+    std::vector<int32_t> values(m.rows * 2);
+    for (size_t i = 0; i < values.size(); ++i) values[i] = int32_t(i);
+    hid_t memory = H5Screate_simple(2, written, nullptr);
+    H5Sselect_hyperslab(space, H5S_SELECT_SET, start, nullptr, written, nullptr);
+    EXPECT_GE(H5Dwrite(set, H5T_NATIVE_INT32, memory, space, H5P_DEFAULT, values.data()), 0);
+    H5Sclose(memory);
+  }
+  H5Dclose(set);
+  H5Pclose(list);
+  H5Sclose(space);
+  H5Fclose(file);
+}
+
+// Rows [to, to + 2) of a virtual dataset of 4 rows are rows [from, from + 2) of a source of
+// `source_rows` rows.
+void add_part(hid_t list, const std::string& file, hsize_t to, hsize_t from = 0,
+              hsize_t source_rows = 4) {
+  hsize_t shape[2] = {4, 2}, source[2] = {source_rows, 2}, part[2] = {2, 2};
+  hsize_t first[2] = {to, 0}, source_first[2] = {from, 0};
+  hid_t whole = H5Screate_simple(2, shape, nullptr), other = H5Screate_simple(2, source, nullptr);
+  H5Sselect_hyperslab(whole, H5S_SELECT_SET, first, nullptr, part, nullptr);
+  H5Sselect_hyperslab(other, H5S_SELECT_SET, source_first, nullptr, part, nullptr);
+  EXPECT_GE(H5Pset_virtual(list, whole, file.c_str(), "x", other), 0);
+  H5Sclose(whole);
+  H5Sclose(other);
+}
+
+struct StoredTest : testing::Test {
+  test::TemporaryDirectory dir;
+  Hdf5Options options;
+  StoredTest() {
+    options.path = dir / "all.h5";
+    options.fields = {{"x", "x"}};
+  }
+  std::vector<int> values(const OpenContext& context = {}) {
+    std::vector<int> out;
+    std::unique_ptr<Source> source = options.open(context);
+    for (int64_t i = 0; i < source->size(); ++i) {
+      const Sample s = source->read(i);
+      const Array& a = std::get<Array>(s.at("x"));
+      out.insert(out.end(), a.i32(), a.i32() + a.count());
+    }
+    EXPECT_EQ(options.rows_problem(options.path), "");
+    return out;
+  }
+  void refused(std::vector<std::string> parts) {
+    parts.push_back("dataset /x");
+    expect_error(Exit::data, parts, [&] { options.open({}); });
+    for (const std::string& part : parts)
+      EXPECT_NE(options.rows_problem(options.path).find(part), std::string::npos) << part;
+  }
+};
+
+using Numbers = std::vector<int>;
+const Numbers kAll{0, 1, 2, 3, 4, 5, 6, 7};
+
+TEST_F(StoredTest, SourcesOfVirtualDatasets) {
+  make(dir / "a.h5", {});
+  make(dir / "b.h5", {});
+  auto parts = [&](const std::string& second, hsize_t from = 2, hsize_t rows = 4) {
+    make(options.path, {.prepare =
+                            [&](hid_t list) {
+                              add_part(list, "a.h5", 0);
+                              if (!second.empty()) add_part(list, second, 2, from, rows);
+                            },
+                        .rows = 0});
+  };
+  parts("b.h5");
+  EXPECT_EQ(values(), kAll);
+  // Copies on local disk have no sources beside them.
+  const std::string stage = dir / "stage";
+  stage_files(options.files(), stage, 1);
+  EXPECT_EQ(values({.stage_dir = stage}), kAll);
+  std::filesystem::rename(dir / "b.h5", dir / "c.h5");
+  refused({"'b.h5', which is not there", "HDF5_VDS_PREFIX"});
+  base::set_rank(1, 2);
+  expect_error(Exit::data, {"'b.h5'"}, [&] { options.open({}); });
+  base::set_rank(0, 1);
+  parts("c.h5", 4, 6);
+  refused({"dataset 'x' of 'c.h5'", "smaller than the part"});
+  parts("");
+  refused({"4 of its 8 elements have no source"});
+  make(dir / "b.h5", {.rows = 0});
+  parts("b.h5");
+  expect_error(Exit::data, {"b.h5: dataset x", "never written"}, [&] { options.open({}); });
+  parts("");
+  std::filesystem::rename(options.path, dir / "c.h5");
+  parts("c.h5");  // a virtual dataset as a source
+  expect_error(Exit::data, {"c.h5: dataset x", "no source"}, [&] { options.open({}); });
+}
+
+TEST_F(StoredTest, ExternalFiles) {
+  const std::string raw = dir / "raw.bin";
+  make(options.path, {.prepare = [&](hid_t list) { H5Pset_external(list, raw.c_str(), 0, 32); }});
+  EXPECT_EQ(values(), kAll);
+  const std::string bytes = test::read_file(raw);
+  test::write_file(raw, bytes.substr(0, 20));
+  refused({"raw.bin' has 20 bytes of 32"});
+  std::filesystem::remove(raw);
+  refused({"raw.bin' cannot be read", "HDF5_EXTFILE_PREFIX"});
+}
+
+TEST_F(StoredTest, DataThatWasNeverWritten) {
+  make(options.path, {.rows = 0});
+  refused({"was never written"});
+  auto chunks = [](hid_t list) {
+    const hsize_t chunk[2] = {2, 1};
+    H5Pset_chunk(list, 2, chunk);
+  };
+  make(options.path, {.prepare = chunks});
+  EXPECT_EQ(values(), kAll);
+  make(options.path, {.prepare = chunks, .shape_rows = 7, .rows = 4});
+  refused({"4 of its 8 chunks were never written, the first at row 4"});
+  make(options.path, {.prepare = chunks, .rows = 0});
+  refused({"4 of its 4 chunks", "row 0"});
+  make(options.path, {.shape_rows = 0, .rows = 0});
+  expect_error(Exit::data, {"holds no samples"}, [&] { options.open({}); });
+}
+
+// A filter that only its writer's library has.
+TEST_F(StoredTest, FiltersThatTheLibraryLacks) {
+  const H5Z_class2_t own{
+      H5Z_CLASS_T_VERS,
+      32000,
+      1,
+      1,
+      "lzf",
+      nullptr,
+      nullptr,
+      [](unsigned, size_t, const unsigned*, size_t bytes, size_t*, void**) { return bytes; }};
+  ASSERT_GE(H5Zregister(&own), 0);
+  make(options.path, {.prepare = [](hid_t list) {
+         const hsize_t chunk[2] = {2, 2};
+         H5Pset_chunk(list, 2, chunk);
+         H5Pset_filter(list, 32000, H5Z_FLAG_OPTIONAL, 0, nullptr);
+       }});
+  EXPECT_EQ(values(), kAll);
+  H5Zunregister(32000);
+  refused({"compressed with lzf (filter 32000)", "gzip", "HDF5_PLUGIN_PATH"});
+  expect_error(Exit::data, {"compressed with lzf"}, [&] { options.spec(); });
+}
+
+// Programs in Fortran fill texts up with spaces, and those in C leave anything after the end.
+TEST_F(StoredTest, PaddingOfTexts) {
+  const std::string stored = std::string("one   ") + "two wo" + std::string("a\0b\0xy", 6);
+  auto texts = [&](H5T_str_t padding) {
+    hid_t file = H5Fcreate(options.path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
+    hid_t type = H5Tcopy(H5T_C_S1);
+    H5Tset_size(type, 6);
+    H5Tset_strpad(type, padding);
+    const hsize_t rows = 3;
+    hid_t space = H5Screate_simple(1, &rows, nullptr);
+    hid_t set = H5Dcreate2(file, "x", type, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+    EXPECT_GE(H5Dwrite(set, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, stored.data()), 0);
+    H5Dclose(set);
+    H5Sclose(space);
+    H5Tclose(type);
+    H5Fclose(file);
+    std::unique_ptr<Source> source = options.open({});
+    std::vector<std::string> out;
+    for (int64_t i = 0; i < source->size(); ++i)
+      out.push_back(std::get<std::string>(source->read(i).at("x")));
+    return out;
+  };
+  const std::string zeros = stored.substr(12);
+  EXPECT_EQ(texts(H5T_STR_SPACEPAD), (std::vector<std::string>{"one", "two wo", zeros}));
+  EXPECT_EQ(texts(H5T_STR_NULLPAD), (std::vector<std::string>{"one   ", "two wo", zeros}));
+  EXPECT_EQ(texts(H5T_STR_NULLTERM), (std::vector<std::string>{"one   ", "two wo", "a"}));
+}
+
+}  // namespace
+}  // namespace data
