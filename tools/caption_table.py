@@ -99,7 +99,7 @@ def csv_rows(path, text):
 def quoted_tsv_rows(text):
     """Yields (line, cells) of a TSV whose quotes a writer of CSV has put (src/data/sources/tsv_quotes.hpp); None if one is not
     such a quote."""
-    line, cells, at = 1, [], 0
+    line, cells, at, begin = 1, [], 0, 0
     while at < len(text):
         cell = QUOTED.match(text, at)
         end = CELL_END.search(text, cell.end() if cell else at)
@@ -113,7 +113,7 @@ def quoted_tsv_rows(text):
             cells += [""] * (end[0] == "\t")
             if cells != [""] or cell:
                 yield line, cells
-            line, cells = line + raw.count("\n") + 1, []
+            line, cells, begin = line + text.count("\n", begin, at), [], at
 
 
 def unquoted(cell):
