@@ -70,13 +70,13 @@ void WaitingLines::open() {
 }
 
 void WaitingLines::append(const std::string& lines) {
-  if (most_ > 0 && waits() && int64_t(unwritten_.size() + lines.size()) > most_) {
+  const bool too_many = most_ > 0 && int64_t(unwritten_.size() + lines.size()) > most_;
+  if (too_many && !retry()) {
     if (!std::exchange(loses_, true))
       base::log::warning(
-          "{}: {} MiB wait for room on the disk, and no more are kept: lines are lost "
-          "until there is room again",
+          "{}: {} MiB wait for room on the disk, and no more are kept: lines are lost until there "
+          "is room again",
           path_, unwritten_.size() >> 20);
-    retry();
     return;
   }
   unwritten_ += lines;
@@ -105,7 +105,7 @@ bool WaitingLines::retry() {
   length_ += int64_t(unwritten_.size());
   if (std::exchange(warned_s_, 0) != 0)
     base::log::line("disk     {} is written again: {} bytes had waited{}", path_, unwritten_.size(),
-                    std::exchange(loses_, false) ? ", and later lines are lost" : "");
+                    std::exchange(loses_, false) ? ", and lines after them are lost" : "");
   unwritten_ = {};
   return true;
 }
