@@ -39,7 +39,7 @@ class Console(harness.RunTest):
         rows = [row["loss"] for row in self.rows()]
         again = [*few, "--set", "checkpoint.resume=never", "--set"]
         self.expect(0, "level=debug component=checkpoint step=", "save of step 4: phase 1 of 4 done", "level=trace component=train step=3 ",
-                    "level=debug component=data step=0 batch 0: ",
+                    "level=debug component=data step=1 batch 0: ",
                     args=[*again, 'log.levels={checkpoint="debug", eval="warning", train="trace", data="debug"}'])
         self.assertEqual([row["loss"] for row in self.rows()], rows, "the same bits")
         self.assertNotIn("eval=val", self.output)

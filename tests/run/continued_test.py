@@ -78,8 +78,12 @@ class Continued(LiveTest):
         self.expect(0, "begin anew after step 12", "train 44 samples", args=[*anew, "train.total_steps=14"], ranks=2)
         self.assertNotIn("level=warning", self.output)
         # A job script that repeats the command goes on in them.
-        self.expect(0, args=[*anew, "train.total_steps=15"])
+        threads = ["--set", "checkpoint.io_threads=3", "--set"]
+        self.expect(0, "reads of at most 1 MiB, by 3 threads",
+                    args=[*anew, "train.total_steps=15", *threads, "checkpoint.io_inflight_mb=6", "--set", "log.level=debug"])
         self.assertNotIn("begin anew", self.output)
+        self.expect(2, "checkpoint.io_inflight_mb", "5 MiB are too few for io_threads = 3",
+                    args=[*anew, "train.total_steps=15", *threads, "checkpoint.io_inflight_mb=5", "--validate"])
         steps = self.positions()
         self.assertEqual([steps[s][0] for s in (1, 12, 13, 14, 15)], [0, 132, 0, 12, 24])
         self.assertEqual([row["examples_seen"] for row in self.rows() if row["step"] in (12, 15)], [144, 180])
