@@ -41,8 +41,8 @@ class LogitsPass : public ForwardPass {
   virtual void run(nn::Context& ctx, const Inputs& inputs, float* logits) = 0;
   void plan(nn::Context& ctx, const Inputs& inputs) override { run(ctx, inputs, nullptr); }
   virtual int64_t classes() const = 0;
-  // What a logit says: softmax: an example has one class; sigmoid: each class is for itself; value:
-  // it is no probability.
+  // The meaning of a logit. softmax: an example has one class; sigmoid: each class is for itself;
+  // value: it is no probability.
   enum class Meaning { softmax, sigmoid, value };
   virtual Meaning meaning() const = 0;
 };

@@ -71,7 +71,7 @@ class PatchHead : public Head {
     ctx.arena.pop_low(state.start);
   }
 
-  // Of a row of the input, on average.
+  // Returns the mean over the rows of an example.
   int64_t forward_flops() const override {
     return (image_.forward_flops() + joined_.forward_flops() + patches_ * patch_.forward_flops()) /
            joins();

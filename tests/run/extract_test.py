@@ -419,7 +419,7 @@ class Rows(harness.RunTest):
 
     def test_logits_of_a_classifier(self):
         self.path = self.deck(CLASSIFIER.format(dir=self.dir, data=self.data))
-        for loss in ("softmax", "sigmoid"):
+        for loss in ("softmax", "sigmoid", "mse"):
             shutil.rmtree(self.dir, ignore_errors=True)
             model = f"model.loss={loss}"
             self.expect(0, args=[self.path, *sets(model)])
@@ -436,6 +436,10 @@ class Rows(harness.RunTest):
             self.assertEqual(value["top3"], np.mean((top == label[:, None]).any(1)))
             wide = logit.astype(np.float64)
             want = np.exp(wide) / np.exp(wide).sum(1, keepdims=True) if loss == "softmax" else 1 / (1 + np.exp(-wide))
+            if loss == "mse":  # outputs are no probabilities
+                np.testing.assert_array_equal(share, np.take_along_axis(logit, top, 1))
+                self.assertAlmostEqual(value["loss"], np.mean((wide - np.eye(5)[label]) ** 2), 5)
+                continue
             np.testing.assert_allclose(share, np.take_along_axis(want, top, 1), rtol=1e-6)
             # Images without labels have equal predictions, and no labels in the file.
             with h5py.File(self.mode("predict", "predict.evaluator=kinds", "predict.data=pictures", model,

@@ -45,10 +45,12 @@ class Refusals(SelfSupervised, harness.RunTest):
                     "'label' holds 4, which is not in [0, 4) (model.num_classes)", "mend it or leave it out",
                     code=4, ranks=2)
         self.refuse("deepcluster_v2", ["model.loss.clusters=[41]"], "model.loss.clusters", "41 clusters of 40 samples", args=["--validate"])
-        self.refuse("deepcluster_v2", ["model.loss.memory_views=[2]"], "model.loss.memory_views", "view 2 is not among the 2", args=["--validate"])
+        self.refuse("deepcluster_v2", ["model.loss.memory_views=[2]"], "model.loss.memory_views", "view 2 is not among the 2",
+                    args=["--validate"])
         self.refuse("pirl", [("patches = 4", "patches = 3")], "model.views", "image_and_patches with patches = 4", args=["--validate"])
         self.refuse("pirl", ["model.loss.loss_weights=[1]"], "model.loss", args=["--validate"])
-        self.refuse("rotnet", ["model.angles=8"], "gives 4 values, and model.angles = 8", "make its last layer that wide", args=["--validate"])
+        self.refuse("rotnet", ["model.angles=8"], "gives 4 values, and model.angles = 8", "make its last layer that wide",
+                    args=["--validate"])
         self.refuse("rotnet", [("rotate |", "")], 'needs "rotation"', "as by rotate(4)", args=["--validate"])
         self.refuse("rotnet", [("rotate |", "rotate(8) |")], "model.angles", args=["--validate"])
         self.refuse("jigsaw", [("towers = 4", "towers = 2")], "model.views", "towers = 4", args=["--validate"])

@@ -24,7 +24,8 @@ STATES = {"simclr": ["params/trunk/bn1.running_mean", "params/head/clf.1.running
           "swav": ["params/loss/local_emb_queue"], "swav_teacher": ["teacher/head/prototypes0"],
           "barlow_twins": ["params/head/clf.1.running_mean"], "dino": ["params/loss/center", "teacher/trunk/bn1.running_var"],
           "npid": ["params/loss/memory"], "deepcluster_v2": ["params/loss/memory1", "params/loss/centroids0"],
-          "pirl": ["params/loss/memory", "params/head/joined.0.weight"], "rotnet": ["params/head/clf.0.weight"], "jigsaw": ["params/head2/clf.0.weight"], "linear_probe": ["params/head/channel_bn.running_mean"]}
+          "pirl": ["params/loss/memory", "params/head/joined.0.weight"], "rotnet": ["params/head/clf.0.weight"],
+          "jigsaw": ["params/head2/clf.0.weight"], "linear_probe": ["params/head/channel_bn.running_mean"]}
 
 
 class Resume(SelfSupervised, LiveTest):
