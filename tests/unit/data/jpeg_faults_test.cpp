@@ -6,6 +6,7 @@
 #include "base/text.hpp"
 #include "data/images/decode.hpp"
 #include "support.hpp"
+#include "tests/unit/recorded.hpp"
 
 namespace data {
 namespace {
@@ -48,7 +49,7 @@ TEST(JpegFaults, AnySamplingFactors) {
                                 {"4x2_1x1_1x1.jpg", uint64_t{0x9ceef8811cefbe6b}}}) {
     uint64_t hash = 0xcbf29ce484222325;
     for (int v :
-         decoded(test::read_file(fmt::format("{}/tests/data/jpeg/{}", TRAINER_SOURCE_DIR, name))))
+         decoded(test::read_file(tests::source_file(fmt::format("tests/data/jpeg/{}", name)))))
       hash = (hash ^ uint64_t(v)) * 0x100000001b3;
     EXPECT_EQ(hash, expected) << name;
   }

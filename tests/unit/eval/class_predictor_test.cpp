@@ -26,7 +26,7 @@ class GivenLogits : public models::LogitsPass {
     std::copy(row_.begin(), row_.end(), logits);
   }
   int64_t classes() const override { return int64_t(row_.size()); }
-  bool exclusive() const override { return exclusive_; }
+  Meaning meaning() const override { return exclusive_ ? Meaning::softmax : Meaning::sigmoid; }
 
  private:
   Floats row_;
