@@ -58,7 +58,8 @@ def path(text):
     """Checks a path of the command line, as argparse's `type`: what only a shell replaces would become the name of a folder,
     and an address leads to no file."""
     if re.match(r"~|\$[A-Za-z_{]", text):
-        raise argparse.ArgumentTypeError(f"'{text}' begins with what only a shell replaces: write the path itself, or './{text}' for this name")
+        raise argparse.ArgumentTypeError(
+            f"'{text}' begins with what only a shell replaces: write the path itself, or './{text}' for this name")
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", text):
         raise argparse.ArgumentTypeError(f"'{text}' is an address, and the tools read and write files: write a path")
     return text

@@ -144,7 +144,8 @@ class Caption(harness.RunTest):
             f["params"].visititems(lambda name, d: params.__setitem__(f"params/{name}", d[()]) if isinstance(d, h5py.Dataset) else None)
         np.savez(self.folder + "/weights.npz", **params)
         before = sorted(glob.glob(self.dir + "/**", recursive=True))
-        for start, ranks, keys in ((self.dir, 0, ["mesh.replica=2"]), (newest, 2, ["caption.attention=2"]), (self.path, 3, ["caption.batch=4"]),
+        for start, ranks, keys in ((self.dir, 0, ["mesh.replica=2"]), (newest, 2, ["caption.attention=2"]),
+                                   (self.path, 3, ["caption.batch=4"]),
                                    (self.path, 0, [f"caption.from={self.folder}/weights.npz", "caption.data=train", "caption.batch=7"])):
             with self.subTest(start=start, ranks=ranks):
                 self.check(self.caption(self.images, start=start, ranks=ranks, keys=keys), attention=2 if ranks == 2 else 0)

@@ -298,7 +298,8 @@ every_steps = 12
         folder = f'\n[data.more]\nkind = "class_folder"\npath = "{self.folder}/folders"\npreprocess = "@train"\n'
         more = '[eval.more]\nkind = "classification"\ndata = "more"\nevery_steps = 6\n'
         errors = change(('classifier"', 'classifier"\nloss = "mse"\ntargets = "ages"\nunknown = "ignore"\nbeta = 0.5'))
-        self.refuse(errors, "model.beta", 'is about loss = "smooth_l1"', "model.unknown", "-1 is a target like any other", args=["--validate"])
+        self.refuse(errors, "model.beta", 'is about loss = "smooth_l1"', "model.unknown", "-1 is a target like any other",
+                    args=["--validate"])
         one = ok.replace("num_classes = 4", "num_classes = 1").replace("classifier\"", 'classifier"\nloss = "sigmoid"')
         self.refuse(one + folder + more,
                     "1 is smaller than the 2 ids that [data.more] can yield", args=["--validate"])

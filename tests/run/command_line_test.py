@@ -87,9 +87,11 @@ class CommandLine(DeckTest):
         with open(self.folder + "/file", "w"):
             pass
         long = f"{self.folder}/{'x' * 300}"
-        for name, *why in (("~/runs/a", "begins with ~", "write "), ("s3://bucket/a", "is an address"), ("$HOME/a", "begins with a variable"),
+        for name, *why in (("~/runs/a", "begins with ~", "write "), ("s3://bucket/a", "is an address"),
+                           ("$HOME/a", "begins with a variable"),
                            (f"{self.folder}/a\nb", "holds a line break"), (long, "File name too long", "choose another --dir"),
-                           ("/x" * 2000, "at most 3584"), ("/dev/null", "choose another --dir"), (f"{self.folder}/file/a", "choose another --dir")):
+                           ("/x" * 2000, "at most 3584"), ("/dev/null", "choose another --dir"),
+                           (f"{self.folder}/file/a", "choose another --dir")):
             with self.subTest(name):
                 self.expect(2, *why, args=[self.deck(), "--dir", name])
         self.expect(2, "run.dir", "begins with ~", args=[self.deck(), "--validate", "--set", "run.dir=~/a"])

@@ -361,7 +361,8 @@ class Pbs(PbsTest):
             f.write(f"#!/bin/sh\ntouch {stub}/called\n")
         os.chmod(f"{stub}/mpirun", 0o755)
         open(f"{stub}/empty", "w").close()
-        for given in ({}, {"PBS_NODEFILE": ""}, {"PBS_NODEFILE": f"{stub}/none"}, {"PBS_NODEFILE": stub}, {"PBS_NODEFILE": f"{stub}/empty"}):
+        files = ("", f"{stub}/none", stub, f"{stub}/empty")
+        for given in ({}, *({"PBS_NODEFILE": file} for file in files)):
             with self.subTest(given):
                 done = subprocess.run(["/bin/bash", "jobs/pbs.sh"], cwd=self.home, capture_output=True, text=True,
                                       env={"PATH": f"{stub}:/usr/bin:/bin", "PBS_O_WORKDIR": self.home, "PBS_JOBID": "12.s",
