@@ -22,6 +22,11 @@ constexpr const char* kOwnLosses[][3] = {
     {"dino", "dino", "prediction of a teacher's scores of other views"},
     {"nce", "npid", "noise-contrastive estimation with a memory bank; model.loss.loss"},
     {"cross_entropy", "npid", "softmax over one positive and rows of a bank; model.loss.loss"},
+    {"deepcluster_v2", "deepcluster_v2", "cross-entropy of the cluster of each sample's embedding"},
+    {"pirl", "pirl",
+     "noise-contrastive estimation of an image and its patches, with a memory bank"},
+    {"rotnet", "rotnet", "cross-entropy of the angle by which an image was turned"},
+    {"jigsaw", "jigsaw", "cross-entropy of the order of an image's patches"},
 };
 
 // The required keys of the smallest deck of each kind. Its measures stand for those of all decks.
@@ -35,6 +40,20 @@ trunk = { kind = "resnet" }
 probe = [{ name = "PROBE", tap = "flatten", head = { kind = "mlp", layers = [8] } }])"},
       {"swav", R"(trunk = { kind = "resnet" }
 head = [{ kind = "swav", layers = [8], prototypes = [8] }])"},
+      {"rotnet", R"(trunk = { kind = "resnet" }
+head = [{ kind = "mlp", layers = [4] }])"},
+      {"jigsaw", R"(permutations = 24
+views = [4]
+trunk = { kind = "resnet" }
+head = [{ kind = "siamese_concat_view", towers = 4 }, { kind = "mlp", layers = [24] }])"},
+      {"deepcluster_v2", R"(loss = { samples = 8, clusters = [2] }
+trunk = { kind = "resnet" }
+head = [{ kind = "mlp", layers = [8] }])"},
+      {"pirl", R"(views = [1, 4]
+image_size = [64, 64]
+loss = { samples = 8, negatives = 2 }
+trunk = { kind = "resnet" }
+head = [{ kind = "image_and_patches", patches = 4, patch = { layers = [8] }, joined = { layers = [8] }, image = { layers = [8] } }])"},
   };
   return decks;
 }
@@ -43,6 +62,20 @@ struct ModelDeck {
   ModelOptions model;
   void bind(config::Table& t) { t.table("model", model, ""); }
 };
+
+const char* class_loss_doc(kernels::ClassLoss loss) {
+  switch (loss) {
+    case kernels::ClassLoss::softmax:
+      return "cross-entropy of one class of each image";
+    case kernels::ClassLoss::sigmoid:
+      return "binary cross-entropies of all classes of each image";
+    case kernels::ClassLoss::squared:
+      return "squared error of each output";
+    case kernels::ClassLoss::smooth_l1:
+      return "squared error of small errors, absolute error of large ones";
+  }
+  return "";
+}
 
 std::vector<Measure> measures_of(const std::string& kind) {
   constexpr const char* kOfEmbeddings = R"(trunk = { kind = "resnet" }
@@ -66,9 +99,7 @@ std::vector<NamedPart> loss_parts() {
   for (const auto& [name, loss] : kClassLossNames)
     out.push_back(
         {name, fmt::format("{}; model.loss of model.kind = \"classifier\", \"linear_probe\"",
-                           loss == kernels::ClassLoss::softmax
-                               ? "cross-entropy of one class of each image"
-                               : "binary cross-entropies of all classes of each image")});
+                           class_loss_doc(loss))});
   for (const auto& [name, kind, doc] : kOwnLosses)
     out.push_back({name, fmt::format("{}; model.kind = \"{}\"", doc, kind)});
   return out;
