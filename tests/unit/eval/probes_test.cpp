@@ -3,6 +3,7 @@
 // and number of ranks, chosen heads, and what is refused, also by the evaluator classification.
 #include <gtest/gtest.h>
 
+#include "cut_rig.hpp"
 #include "models/probe_classifier.hpp"
 #include "rig.hpp"
 
@@ -89,6 +90,11 @@ TEST(ProbesEvaluator, IsExactForEverySetSizeBatchAndNumberOfRanks) {
           EXPECT_EQ(r.examples, examples);
         }
   }
+}
+
+TEST(ProbesEvaluator, CutsChangeNothing) {
+  rig::expect_cuts_change_nothing(rig::options("probes", kKeys), rig::numbers("label", 29),
+                                  [] { return std::make_unique<MadeUpHeads>(29); });
 }
 
 TEST(ProbesEvaluator, ValuesHaveTheDeclaredNames) {

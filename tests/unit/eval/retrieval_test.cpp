@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "cut_rig.hpp"
 #include "pair_rig.hpp"
 
 namespace {
@@ -70,6 +71,13 @@ TEST(Retrieval, IsExactForEverySetSizeBatchAndNumberOfRanks) {
 }
 
 // Sets of equal captions and images: only the order decides, and the first comes first.
+TEST(Retrieval, CutsChangeNothing) {
+  for (bool prior : {false, true})
+    rig::expect_cuts_change_nothing(
+        rig::options("retrieval", fmt::format("subtract_prior = {}", prior)),
+        rig::numbers("labels", 29), [] { return std::make_unique<rig::MadeUpPairs>(of_ids); });
+}
+
 TEST(Retrieval, AmongEqualPairsTheFirstWins) {
   auto equal = [](int64_t, const int32_t*, int64_t) { return -2.0; };
   const auto results = rig::evaluate_pairs(rig::options("retrieval", "k = [1, 3]"),

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "cut_rig.hpp"
 #include "eval/confusions.hpp"
 #include "io/files.hpp"
 #include "pair_rig.hpp"
@@ -250,11 +251,53 @@ TEST(Scoring, AmongEqualClassesTheFirstWins) {
   EXPECT_EQ(results[0].values[1].second, 2.0 / 7) << "classes 2 and 5";
 }
 
+TEST(Scoring, CutsChangeNothing) {
+  for (const Rules& rules : {Rules{}, Rules{.prompts = {"{}", "a {}"}, .prior = true}})
+    rig::expect_cuts_change_nothing(rig::options("scoring", rules.keys()), labelled(29), [] {
+      return std::make_unique<rig::MadeUpPairs>(pair_likelihood);
+    });
+}
+
+TEST(Scoring, PredictsTheFirstOfEqualClasses) {
+  const data::Dataset set = labelled(1);
+  const eval::EvalOptions options = rig::options("scoring", kClassKeys);
+  for (const auto& [best, wanted] : {std::pair{"cow", 2}, {"yak", 6}, {"none", 0}}) {
+    rig::MadeUpPairs pass([&](int64_t, const int32_t* ids, int64_t length) {
+      return ids_of(best) == std::vector<int32_t>(ids, ids + length) ? -1.0 : -5.0;
+    });
+    const auto predictor = eval::row_of(options).predicts->make(*options.options, set, pass, 3);
+    const float number = 1;
+    const models::HostBatch batch{
+        .features = {{"image", device::view(&number, 1)}}, .examples = 1, .first_position = 0};
+    std::vector<double> scores(size_t(kNames), NAN);
+    int32_t prediction = -1;
+    const device::View columns[] = {{scores.data(), device::DType::f64, kNames},
+                                    device::view(&prediction, 1)};
+    rig::forward(
+        [&](const models::Inputs& in) { predictor->prepare(batch, in); },
+        [&](nn::Context& ctx, const models::Inputs& in) { predictor->run(ctx, in, columns); });
+    EXPECT_EQ(prediction, wanted) << best;
+    EXPECT_EQ(scores[5], scores[2]);
+  }
+}
+
 TEST(Scoring, ABrokenModelHasNoValue) {
   auto broken = [](int64_t image, const int32_t*, int64_t) { return image == 3 ? NAN : -1.0; };
   for (const eval::Result& r :
        rig::evaluate_pairs(rig::options("scoring", kClassKeys), labelled(5), 2, 2, broken))
     for (const auto& [name, value] : r.values) EXPECT_TRUE(std::isnan(value)) << name;
+  // One class of one image is enough, whether it is the image's own or another one.
+  for (const std::string& name : kClasses)
+    for (const bool prior : {false, true}) {
+      auto one = [&](int64_t image, const int32_t* ids, int64_t length) {
+        return image == 3 && ids_of(name) == std::vector<int32_t>(ids, ids + length) ? NAN : -1.0;
+      };
+      const Rules rules{.prior = prior};
+      for (const eval::Result& r :
+           rig::evaluate_pairs(rig::options("scoring", rules.keys()), labelled(5), 2, 2, one))
+        for (const auto& [value_name, value] : r.values)
+          EXPECT_TRUE(std::isnan(value)) << value_name << " without " << name;
+    }
 }
 
 TEST(Scoring, AnInterruptedEvaluationHasNoValue) {

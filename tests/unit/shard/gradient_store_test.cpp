@@ -47,9 +47,10 @@ class LoggingComm : public SilentComm {
   std::vector<std::unique_ptr<Work>> works_;
 };
 
-// Three blocks of one tensor each, with 32, 64 and 96 elements, on one rank of a mesh. The last
-// block may have a second unit.
+// Three blocks of one tensor each, with 32, 64 and 96 elements, on one rank of a mesh, or fewer
+// blocks. The last of three may have a second unit.
 struct Rank {
+  int blocks;
   std::vector<std::string> log;
   std::vector<std::string>* ends = nullptr;  // receives what happens when the store is destroyed
   comm::Mesh mesh;
@@ -60,9 +61,9 @@ struct Rank {
   shard::GradientStore& gradients;
 
   static shard::Layout make_layout(Placement parameters, Placement optimizer, int fsdp,
-                                   int64_t second_unit) {
+                                   int64_t second_unit, int blocks) {
     std::vector<shard::Parameter> all;
-    for (int b = 0; b < 3; ++b)
+    for (int b = 0; b < blocks; ++b)
       all.push_back(
           {.path = "p" + std::to_string(b), .shape = {32 * (b + 1)}, .init = {}, .block = b});
     if (second_unit)
@@ -71,7 +72,8 @@ struct Rank {
     shard::ShardingOptions options;
     options.parameters = parameters;
     options.optimizer = optimizer;
-    return shard::Layout(all, {"a", "b", "c"}, options, fsdp, fsdp);
+    const std::vector<std::string> names = {"a", "b", "c"};
+    return shard::Layout(all, {names.begin(), names.begin() + blocks}, options, fsdp, fsdp);
   }
   comm::Mesh make_ranks(comm::MeshShape shape) {
     comm::Mesh m;
@@ -81,9 +83,10 @@ struct Rank {
     return m;
   }
   Rank(comm::MeshShape shape, Placement parameters, Placement optimizer, bool tree,
-       int64_t accumulation, int64_t bucket_elements, int64_t second_unit = 0)
-      : mesh(make_ranks(shape)),
-        layout(make_layout(parameters, optimizer, shape.fsdp, second_unit)),
+       int64_t accumulation, int64_t bucket_elements, int64_t second_unit = 0, int of_blocks = 3)
+      : blocks(of_blocks),
+        mesh(make_ranks(shape)),
+        layout(make_layout(parameters, optimizer, shape.fsdp, second_unit, blocks)),
         store(std::make_unique<shard::GradientStore>(
             shard::Fabric{layout, mesh, queue, ledger, tree}, accumulation, bucket_elements * 4)),
         gradients(*store) {}
@@ -97,7 +100,7 @@ struct Rank {
   std::vector<std::string> backward(int64_t m, bool completes) {
     log.clear();
     gradients.begin_micro_batch(m, completes);
-    for (int block = 2; block >= 0; --block) {
+    for (int block = blocks - 1; block >= 0; --block) {
       gradients.open(block);
       log.push_back("block " + std::to_string(block));
       gradients.close(block);
@@ -189,6 +192,36 @@ TEST(Exchanges, AlongTheTreeBeginInEachMicroBatch) {
             (Log{"wait fsdp 64", "block 2", "fsdp 96", "wait fsdp 32", "block 1", "fsdp 64",
                  "wait fsdp 96", "block 0", "fsdp 32"}));
   EXPECT_EQ(rank.finish(), (Log{"wait fsdp 64", "wait fsdp 32"}));
+}
+
+// A unit's sum of one micro-batch is added before the next one is exchanged, although its buffer is
+// free: the tree hands out the next slot then.
+TEST(Exchanges, OfAUnitFollowEachOther) {
+  Rank rank({1, 2}, kWhole, kWhole, true, 4, 0, 0, 1);
+  rank.gradients.begin_step();
+  EXPECT_EQ(rank.backward(0, false), (Log{"block 0", "fsdp 32"}));
+  EXPECT_EQ(rank.backward(1, false), (Log{"block 0", "wait fsdp 32", "fsdp 32"}));
+  for (int64_t micro : {2, 3})  // the buffer is needed again
+    EXPECT_EQ(rank.backward(micro, micro == 3), (Log{"wait fsdp 32", "block 0", "fsdp 32"}));
+  EXPECT_EQ(rank.finish(), Log{"wait fsdp 32"});
+}
+
+// Sharded parameters exchange each micro-batch. From the second one on the sums of all units land
+// in one buffer, which is added to the first ones before the next unit uses it.
+TEST(Exchanges, OfShardedParametersLandOneAfterTheOther) {
+  Rank rank({1, 2}, kPart, kPart, false, 3, 0);
+  rank.gradients.begin_step();
+  EXPECT_EQ(rank.backward(0, false),
+            (Log{"block 2", "fsdp scatter 96", "block 1", "fsdp scatter 64", "wait fsdp scatter 96",
+                 "block 0", "fsdp scatter 32"}));
+  EXPECT_EQ(rank.backward(1, false),
+            (Log{"wait fsdp scatter 64", "block 2", "fsdp scatter 96", "wait fsdp scatter 32",
+                 "block 1", "wait fsdp scatter 96", "fsdp scatter 64", "block 0",
+                 "wait fsdp scatter 64", "fsdp scatter 32"}));
+  EXPECT_EQ(rank.backward(2, true), (Log{"block 2", "wait fsdp scatter 32", "fsdp scatter 96",
+                                         "block 1", "wait fsdp scatter 96", "fsdp scatter 64",
+                                         "block 0", "wait fsdp scatter 64", "fsdp scatter 32"}));
+  EXPECT_EQ(rank.finish(), Log{"wait fsdp scatter 32"});
 }
 
 // Exchanges use the memory of the store, which an error may destroy while they are in flight.
