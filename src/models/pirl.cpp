@@ -2,6 +2,7 @@
 // PIRL (ssl.md 3.7): an image and its shuffled patches are both told from other images by a memory
 // bank, which keeps the image's embedding.
 #include "models/embedding_kind.hpp"
+#include "models/head_kinds.hpp"
 
 namespace models {
 namespace {
@@ -17,11 +18,13 @@ struct PirlOptions : EmbeddingOptions {
   void bind(config::Table& t) override {
     EmbeddingOptions::bind(t);
     t.table("loss", loss, "the loss of the embeddings: of the patches, and of the image");
-    if (rows_of_example() != 1)
+    const auto* head =
+        heads.empty() ? nullptr : dynamic_cast<const PatchHeadOptions*>(heads.back().options.get());
+    if (heads.size() != 1 || !head || head->patches + 1 != views.count())
       t.error("views",
-              fmt::format("are {} of an image, and heads leave {} rows of them; end with a "
-                          "head of kind image_and_patches with patches = {}",
-                          views.count(), rows_of_example(), views.count() - 1));
+              fmt::format("are {} of an image, the image and its patches; use one head, of kind "
+                          "image_and_patches with patches = {}",
+                          views.count(), views.count() - 1));
   }
   EmbeddingParts parts(const EmbeddingNetwork& network, ParameterList& list) const {
     EmbeddingParts parts = find_in_bank(*this, loss, network, list);

@@ -51,7 +51,7 @@ class Refusals(SelfSupervised, harness.RunTest):
         self.refuse("pirl", ["model.loss.loss_weights=[1]"], "model.loss", args=["--validate"])
         self.refuse("rotnet", ["model.angles=8"], "gives 4 values, and model.angles = 8", "make its last layer that wide",
                     args=["--validate"])
-        self.refuse("rotnet", [("rotate |", "")], 'needs "rotation"', "as by rotate(4)", args=["--validate"])
+        self.refuse("rotnet", [('"image", "rotation"', '"image"')], 'needs "rotation"', "as by rotate(4)", args=["--validate"])
         self.refuse("rotnet", [("rotate |", "rotate(8) |")], "model.angles", args=["--validate"])
         self.refuse("jigsaw", [("towers = 4", "towers = 2")], "model.views", "towers = 4", args=["--validate"])
         self.refuse("npid", ["model.loss.samples=20"], "not in [0, 20) (model.loss.samples)", "mend it or leave it out", code=4)
