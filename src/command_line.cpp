@@ -91,10 +91,8 @@ void add_mode_options(CLI::App& app, CommandLine& c) {
       ->check(CLI::Range(1, 1 << 30))
       ->type_name("N")
       ->group(run);
-  app.add_flag(
-         "--cleanup", c.cleanup,
-         "after a run that has finished: remove what it wrote into its run directory, and the "
-         "directory if nothing else is in it")
+  app.add_flag("--cleanup", c.cleanup,
+               "after a run that has finished: remove what it wrote into its run directory")
       ->group(run);
   app.add_flag("--validate", c.validate, "check the deck and stop")->group(run);
   app.add_flag("--files", c.files, "with --validate: look at the files that the deck names as well")

@@ -68,6 +68,9 @@ Order::Order(const Classes& classes, Strata strata, uint64_t seed)
           "train.classes_per_batch, lower train.global_batch, or leave the class out",
           base::quoted(classes.names[size_t(c)]), classes.sizes[size_t(c)], strata.batch,
           strata.classes, each);
+  auto by_class = std::make_shared<ByClass>(classes);
+  by_class->strata = strata;
+  by_class_ = std::move(by_class);
 }
 
 Order::ByClass::ByClass(const Classes& classes) : samples(classes.of_sample.size()), begins{0} {
