@@ -90,6 +90,9 @@ void add_mode_options(CLI::App& app, CommandLine& c) {
       ->check(CLI::Range(1, 1 << 30))
       ->type_name("N")
       ->group(run);
+  app.add_flag("--cleanup", c.cleanup,
+               "after a run that has finished: remove what it wrote into its run directory")
+      ->group(run);
   app.add_flag("--validate", c.validate, "check the deck and stop")->group(run);
   app.add_flag("--files", c.files, "with --validate: look at the files that the deck names as well")
       ->group(run);
@@ -125,6 +128,10 @@ void parse(int argc, char** argv, CLI::App& app, CommandLine& c) {
     throw CLI::ValidationError("--fast-dev", "is for --mode train");
   if (c.fast_dev && c.validate)
     throw CLI::ValidationError("--fast-dev", "trains; --validate only checks");
+  if (c.cleanup && (c.mode != "train" || c.validate))
+    throw CLI::ValidationError("--cleanup", "is for runs (--mode train)");
+  if (c.cleanup && c.fast_dev)
+    throw CLI::ValidationError("--cleanup", "is not needed: --fast-dev removes its directory");
   if (c.files && !c.validate) throw CLI::ValidationError("--files", "is for --validate");
   if (app.count("--dir") && dir.empty())
     throw CLI::ValidationError("--dir", "is empty; name a directory");
@@ -144,29 +151,29 @@ std::vector<Variant> variants() {
     for (const auto& r : rows) out.push_back({list, r.name, r.doc});
   };
   add("model", models::registry());
-  add("optimizer", optim::methods());
-  add("schedule", optim::schedule_rows());
-  add("data", data::source_rows());
-  add("op", data::op_rows());
-  add("tokenizer", data::tokenizer_rows());
-  add("evaluator", eval::registry());
-  return out;
-}
-
   add("trunk", models::trunk_parts());
   add("head", models::head_parts());
   add("loss", models::loss_parts());
   add("measure", models::measure_parts());
   add("measure", records::train_metrics());
   add("measure", records::eval_metrics());
+  add("optimizer", optim::methods());
+  add("schedule", optim::schedule_rows());
+  add("phase", optim::phase_rows());
+  add("data", data::source_rows());
+  add("op", data::op_rows());
+  add("tokenizer", data::tokenizer_rows());
+  add("evaluator", eval::registry());
+  add("mode", modes::registry());
+  return out;
+}
+
 void print_op(const std::string& name) {
   for (const data::OpRow& r : data::op_rows()) {
-  add("phase", optim::phase_rows());
     if (r.name != name) continue;
     std::printf("%s\n    %s\n", data::signature(r).c_str(), r.doc.c_str());
     for (const data::Parameter& p : r.parameters)
       if (!p.name.ends_with("key")) std::printf("      %-14s %s\n", p.name.c_str(), p.doc.c_str());
-  add("mode", modes::registry());
   }
 }
 

@@ -18,6 +18,7 @@ struct CommandLine {
   int ranks = 0;
   int fast_dev = 0;  // steps of a trial
   bool validate = false, files = false, describe_given = false;
+  bool cleanup = false;  // removes the run directory after success
   // True if one process does all the work, without MPI.
   bool looks() const;
 };

@@ -20,6 +20,7 @@ struct Call {
   comm::Session* session = nullptr;  // null for modes of one process
   // The locked run directory; null for modes that keep none, and if it must still be made.
   std::unique_ptr<job::RunDirectory> directory = nullptr;
+  bool cleanup = false;               // --cleanup
   std::vector<std::string> images{};  // files and folders after the deck (Mode::images_from)
 };
 

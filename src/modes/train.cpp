@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // --mode train: the run itself.
 #include "job/failure.hpp"
+#include "modes/cleanup.hpp"
 #include "modes/fast_dev.hpp"
 #include "modes/mode.hpp"
 #include "train/trainer.hpp"
@@ -11,12 +12,19 @@ namespace {
 int run_train(Call& call) {
   job::catch_stop_signals(call.recipe.limits.signals);
   if (call.start.trial_steps > 0) return run_fast_dev(call);
+  comm::Comm& world = call.session->world();
+  const std::string& directory = call.recipe.run.dir;
+  if (call.cleanup)
+    if (const int failed = job::try_on_all(world, [&] { check_cleanup(world, directory); }))
+      return failed;
   // Mesh, data and model are checked here: if one rank refuses them, all ranks end before anything
   // runs.
-  return job::make_and_run(*call.session, [&] {
+  const int code = job::make_and_run(*call.session, [&] {
     return std::make_unique<train::Trainer>(*call.session, call.recipe, call.deck,
                                             std::move(call.directory), call.start);
   });
+  if (code == 0 && call.cleanup) clean_up(world, directory);
+  return code;
 }
 
 }  // namespace

@@ -55,4 +55,40 @@ class FastDev(harness.RunTest):
         self.assertFalse(os.path.exists(self.dir))
 
 
+class Cleanup(FastDev):
+    """--cleanup removes what a finished run wrote, and nothing else."""
+    test_everything_once = test_errors = None
+
+    def test_removes_only_what_the_run_wrote(self):
+        short = ["--set", "train.total_steps=2", "--set", "schedule.default.warmup_steps=0", "--set", "checkpoint.every_steps=1",
+                 "--set", "log.samples=true", "--set", 'checkpoint.best="val/perplexity:min"']
+        deck = self.deck()
+        before = self.names()
+        self.expect(0, args=[deck, *short, "--cleanup"], ranks=2)
+        self.assertEqual(self.output.splitlines()[-1], f"cleanup  {self.dir} was removed")
+        self.assertEqual(self.names(), before)
+        # A run that is stopped, or that fails, keeps its files.
+        self.expect(6, args=[*self.poisoned("stop"), "--cleanup"])
+        self.assertTrue(os.path.exists(self.dir + "/report.txt"))
+        # What others put there stays, also in folders of the run, and its folders with it.
+        for name in ("notes.txt", "checkpoints/notes.txt", "logs/rank.log", "own/0000000001.h5"):
+            os.makedirs(os.path.dirname(f"{self.dir}/{name}"), exist_ok=True)
+            with open(f"{self.dir}/{name}", "w") as f:
+                f.write("mine")
+        self.expect(0, "what it did not write stays: checkpoints/notes.txt, logs/rank.log, notes.txt, own",
+                    args=[deck, *short, "--cleanup", "--set", "checkpoint.resume=never"])
+        self.assertEqual(sorted(os.path.relpath(os.path.join(place, name), self.dir) for place, _, files in os.walk(self.dir)
+                                for name in files), ["checkpoints/notes.txt", "lock", "logs/rank.log", "notes.txt", "own/0000000001.h5"])
+
+    def test_refuses_what_is_no_run(self):
+        os.makedirs(self.dir)
+        with open(self.dir + "/notes.txt", "w") as f:
+            f.write("mine")
+        deck = self.deck()
+        self.expect(2, "--cleanup", "holds files, but no run", args=[deck, "--cleanup"], ranks=2)
+        self.assertEqual(os.listdir(self.dir), ["notes.txt"])
+        for words in (["--mode", "bench"], ["--validate"], ["--fast-dev", "2"]):
+            self.expect(2, "--cleanup", args=[deck, "--cleanup", *words])
+
+
 harness.main()

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "modes/cleanup.hpp"
+
+#include <algorithm>
+#include <regex>
+
+#include "base/log.hpp"
+#include "base/text.hpp"
+#include "comm/together.hpp"
+#include "io/files.hpp"
+
+namespace modes {
+namespace log = base::log;
+
+namespace {
+
+constexpr const char* kLock = "lock";
+
+// The files that training writes, by their paths in the run directory. What the modes extract,
+// predict, show and index write there, and what tools draw, is the result of another command.
+const std::regex& written_files() {
+  static const std::regex names(
+      R"((deck\.resolved\.toml|report\.txt|gemm_search\.txt)"
+      R"(|metrics\.(h5|jsonl)|metrics\.abandoned(\.\d+)?\.(h5|jsonl))"
+      R"(|checkpoints/(\d{10}|latest|best)\.h5|checkpoints/abandoned/\d{10}(\.past\d+)?\.h5)"
+      R"(|logs/(rank\d{5}\.log|(warnings|parameters|init|bad_samples)\.txt))"
+      R"(|logs/samples/from\d{10}\.rank\d{5}\.tsv)"
+      R"(|eval/[^/]+/\d{10}/(partial/)?[^/]+|index/[^/]+\.index)(\.tmp)?)");
+  return names;
+}
+
+// The folders that training makes. Others are not entered.
+const std::regex& made_folders() {
+  static const std::regex names(R"(checkpoints(/abandoned)?|logs(/samples)?|index)"
+                                R"(|eval(/[^/]+(/\d{10}(/partial)?)?)?)");
+  return names;
+}
+
+// Returns true if the folder was removed, because nothing is left in it.
+bool remove_if_empty(const std::string& folder) {
+  try {
+    return io::remove_directory(folder);
+  } catch (const io::Failure&) {  // a link, or a folder of another user
+    return false;
+  }
+}
+
+void sweep(const std::string& directory, const std::string& below, Swept& out) {
+  for (const std::string& name :
+       io::list_directory(below.empty() ? directory : directory + "/" + below)) {
+    const std::string relative = below.empty() ? name : below + "/" + name;
+    const std::string path = directory + "/" + relative;
+    if (io::is_directory(path) && std::regex_match(relative, made_folders())) {
+      const size_t kept = out.kept.size();
+      sweep(directory, relative, out);
+      if (!remove_if_empty(path) && out.kept.size() == kept) out.kept.push_back(relative);
+    } else if (std::regex_match(relative, written_files()) && !io::is_directory(path)) {
+      out.removed += io::remove_file(path);
+    } else if (relative != kLock) {
+      out.kept.push_back(relative);
+    }
+  }
+}
+
+bool is_run(const std::string& directory) {
+  return io::exists(directory + "/" + kLock) && io::is_directory(directory + "/checkpoints") &&
+         io::is_directory(directory + "/logs");
+}
+
+// Returns the line about what was done. Rank 0.
+std::string clean_up_here(const std::string& directory) {
+  const std::string path = directory + "/" + kLock;
+  io::File lock(path, io::File::Mode::update);
+  if (!lock.try_lock())
+    return fmt::format("{} is in use by another job already: nothing was removed", directory);
+  const Swept swept = sweep_run_directory(directory);
+  lock.close();
+  if (swept.kept.empty()) {
+    io::remove_file(path);
+    if (remove_if_empty(directory)) return fmt::format("{} was removed", directory);
+  }
+  constexpr size_t kMostListed = 5;
+  std::vector<std::string> listed = swept.kept;
+  if (listed.size() > kMostListed) listed.resize(kMostListed);
+  return fmt::format("{} files of the run were removed from {}; what it did not write stays{}{}",
+                     swept.removed, directory, listed.empty() ? "" : ": ",
+                     base::join(listed, ", ")) +
+         (swept.kept.size() > kMostListed
+              ? fmt::format(" and {} more", swept.kept.size() - kMostListed)
+              : "");
+}
+
+}  // namespace
+
+Swept sweep_run_directory(const std::string& directory) {
+  Swept out;
+  sweep(directory, "", out);
+  return out;
+}
+
+void check_cleanup(comm::Comm& world, const std::string& directory) {
+  comm::on_first(world, [&] {
+    if (io::exists(directory) && !io::list_directory(directory).empty() && !is_run(directory))
+      base::fail(base::Exit::config,
+                 "--cleanup: {} holds files, but no run, so it would not be removed: choose "
+                 "another --dir, or leave out --cleanup",
+                 directory);
+    return std::string();
+  });
+}
+
+void clean_up(comm::Comm& world, const std::string& directory) {
+  log::close_files();  // every rank has some
+  world.barrier();
+  const std::string text = comm::on_first(world, [&] {
+    try {
+      return clean_up_here(directory);
+    } catch (const base::Error& e) {
+      log::warning("--cleanup: {}; the run itself has finished", e.what());
+      return std::string();
+    }
+  });
+  if (!text.empty()) log::line("cleanup  {}", text);
+}
+
+}  // namespace modes
