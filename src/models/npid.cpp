@@ -2,11 +2,12 @@
 // NPID (ssl.md 3.7): a loss distinguishes an image from random others by a memory bank with one row
 // per image of the data set.
 #include "models/embedding_kind.hpp"
+#include "models/sample_count.hpp"
 
 namespace models {
 namespace {
 
-struct NpidOptions : EmbeddingOptions {
+struct NpidOptions : EmbeddingOptions, CountsSamples {
   NceLossOptions loss;
   NpidOptions() { views = {.groups = {1}, .image_size = {224}}; }
   void bind(config::Table& t) override {
@@ -17,6 +18,7 @@ struct NpidOptions : EmbeddingOptions {
                                    "a head of kind siamese_concat_view joins",
                                    rows_of_example()));
   }
+  int64_t& samples() override { return loss.samples; }
   EmbeddingParts parts(const EmbeddingNetwork& network, ParameterList& list) const {
     const size_t outputs = network.widths().size();
     if (outputs != loss.loss_weights.size())

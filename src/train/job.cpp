@@ -3,10 +3,12 @@
 
 #include <utility>
 
+#include "base/log.hpp"
 #include "base/memory_limit.hpp"
 #include "base/text.hpp"
 #include "host/gemm_choice.hpp"
 #include "host/threads.hpp"
+#include "models/sample_count.hpp"
 
 namespace train {
 
@@ -103,7 +105,22 @@ std::unique_ptr<data::Dataset> Job::open_set(const std::string& name) const {
   return data::open_dataset(recipe_.data, tokenizers_, name, context(name));
 }
 
+// Fills in the number of training samples, if the model leaves it to the data.
+void Job::count_samples() const {
+  int64_t* samples = models::samples_left_to_data(recipe_.model);
+  if (!samples) return;
+  if (!recipe_.train.mixture.empty())
+    base::fail(
+        base::Exit::config,
+        "model.loss.samples: train.mixture has several data sets, whose places overlap; name "
+        "one in train.data");
+  *samples = data_ ? data_->size() : open_set(recipe_.train.data)->size();
+  base::log::line("samples  model.loss.samples = {}, those of [data.{}]",
+                  base::with_commas(*samples), recipe_.train.data);
+}
+
 void Job::build_engine(const std::string& choices) {
+  count_samples();
   step::EngineOptions options =
       access_.trains
           ? recipe_.engine(data_size(), threads_, device_.kind)

@@ -72,6 +72,7 @@ class Job {
 
   const Recipe& recipe_;
   config::Deck& deck_;
+  void count_samples() const;
   comm::Session* session_;
   std::string mesh_selector_;
   Access access_;

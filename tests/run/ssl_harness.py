@@ -67,7 +67,7 @@ KINDS = {
     "dino": ('kind = "dino"\nviews = [2, 2]\nimage_size = [16, 8]\nmomentum = 0.9\n'
              "loss = { teacher_temperature_warmup_steps = 5 }\n" + TRUNK
              + head("dino", "prototypes = 11\nhidden = 12\nbottleneck = 8\n"), CROPS),
-    "npid": ('kind = "npid"\nviews = [1]\nimage_size = [16]\nloss = { samples = 40, negatives = 20 }\n' + TRUNK
+    "npid": ('kind = "npid"\nviews = [1]\nimage_size = [16]\nloss = { negatives = 20 }\n' + TRUNK
              + head("mlp", "layers = [8]\n"), 'resize(16) | index | value_range(-1, 1) | keep("image", "index")'),
     "linear_probe": ('kind = "linear_probe"\nimage_size = 16\nnum_classes = 5\ntrunk = { kind = "resnet", depth = 18, width = 4 }\n'
                      '[[model.probe]]\ntap = "res4"\nhead = { kind = "eval_mlp", channels = 16, layers = [5], ' + NORM.strip() + " }\n"

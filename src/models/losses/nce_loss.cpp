@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Noise-contrastive estimation with a memory bank (ssl.md 3.7).
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/l2_normalize.hpp"
@@ -19,7 +20,7 @@ class NceLoss : public EmbeddingLoss {
       : options_(options), width_(width) {
     list.begin_block("loss");
     memory_ = list.add_state(
-        "loss/memory", {options.samples, width},
+        "loss/memory", {std::max<int64_t>(options.samples, 2), width},  // 0: not known yet
         ParameterList::unit_rows(ParameterList::uniform(1 / std::sqrt(double(width) / 3))));
     constant_ =
         list.add_state("loss/norm_constant", {1}, ParameterList::constant(options.norm_constant));

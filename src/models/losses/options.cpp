@@ -101,11 +101,12 @@ double DinoLossOptions::teacher_temperature_at(int64_t step) const {
 }
 
 void NceLossOptions::bind(config::Table& t) {
-  t.key("samples", samples, "rows of the memory: samples of the training data set")
-      .required()
-      .min(2)
+  t.key("samples", samples,
+        "rows of the memory: samples of the training data set; 0 = as many as train.data has")
+      .min(0)
       .max(INT32_MAX)
       .on_resume(never);
+  if (samples == 1) t.error("samples", "1 leaves no other image to tell apart; give 0 or more");
   t.key("negatives", negatives, "random rows of the memory that each embedding is compared with")
       .min(1);
   t.key("temperature", temperature, "cosines are divided by it").min(kLeastTemperature);
