@@ -75,10 +75,12 @@ void open_if_there(Job& job) {
     job.open_data();
   } catch (const base::Error&) {
     using Unit = config::Duration::Unit;
-    if (job.recipe().train.total.unit == Unit::epochs)
+    const train::TrainOptions& train = job.recipe().train;
+    if (train.total.unit == Unit::epochs || train.until_input_ends())
       base::fail(base::Exit::data,
-                 "train.total_epochs: the size of the training data is not known here; their files "
-                 "cannot be read");
+                 "train.total_{}: the size of the training data is not known here; their files "
+                 "cannot be read",
+                 train.until_input_ends() ? "steps = \"input\"" : "epochs");
   }
 }
 
@@ -199,7 +201,7 @@ Plan make_plan(const Recipe& recipe, config::Deck& deck, int ranks,
   plan.mesh = job.mesh().shape;
   plan.device = job.device();
   plan.examples = job.data_size();
-  plan.total_steps = recipe.total_steps(plan.examples);
+  plan.total_steps = recipe.total_steps(job.data_length());
   plan.geometry = engine.geometry();
   count_step(engine, job.mesh(), plan);
   for (const auto& [name, entry] : engine.ledger().entries()) plan.memory[name] = entry.peak;

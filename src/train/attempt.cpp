@@ -1,7 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/attempt.hpp"
 
+#include <algorithm>
+
 namespace train {
+
+void Attempt::find_total() {
+  total = recipe.total_steps(job.data_length(), state.progress.stream_offset);
+  if (start.trial_steps > 0) total = std::min(total, start.trial_steps);
+}
 
 int64_t Attempt::period(const config::Duration& every) const {
   return every.value == 0 ? 0 : every.steps(recipe.train.global_batch, job.data().size(), total);

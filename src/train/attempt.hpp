@@ -51,6 +51,8 @@ struct Attempt {
   comm::Comm& world() const { return *job.mesh().world; }
   bool leads() const { return job.mesh().rank() == 0; }
   double uptime_s() const { return base::now_s() - begin_s; }
+  // Finds `total`, after the data were opened and whenever the place in the stream has changed.
+  void find_total();
   // Returns the steps between two events. 0 means never in every unit, though 0 epochs as a length
   // would be one step.
   int64_t period(const config::Duration& every) const;

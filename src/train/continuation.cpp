@@ -93,14 +93,15 @@ void Continuation::check_data(const RunState& saved) const {
 }
 
 void Continuation::continue_from(const RunState& saved) {
+  restored_attempt_ = saved.progress.attempts;
+  restored_uptime_s_ = saved.uptime_s;
+  attempt_.state.continue_from(saved, attempt_.pace.cores);
+  attempt_.find_total();
   if (saved.step > attempt_.total)
     base::fail(
         base::Exit::config,
         "the checkpoint is at step {}, beyond the end of this deck ({} steps); raise train.total_*",
         saved.step, attempt_.total);
-  restored_attempt_ = saved.progress.attempts;
-  restored_uptime_s_ = saved.uptime_s;
-  attempt_.state.continue_from(saved, attempt_.pace.cores);
   attempt_.settled = attempt_.state.step;
   restore_loss_scale(saved);
 }
@@ -150,6 +151,7 @@ int64_t Continuation::go_back(const std::string& problem) {
         problem + ", and there is no checkpoint to go back to (guard.nonfinite = \"rewind\")",
         true);
   const int64_t left_out = attempt_.state.go_back(found->state, attempt_.settled);
+  attempt_.find_total();
   attempt_.settled = attempt_.state.step;
   restore_loss_scale(found->state);
   attempt_.engine().publish();

@@ -98,7 +98,7 @@ void Job::agree_and_check() const {
   agree_on_data(session_->world(), sets);
   std::map<std::string, data::Spec> specs;
   for (const data::Dataset* set : sets) specs[set->name()] = set->spec();
-  recipe_.check_opened(deck_, data_size(), specs);
+  recipe_.check_opened(deck_, data_length(), specs);
 }
 
 std::unique_ptr<data::Dataset> Job::open_set(const std::string& name) const {
@@ -123,7 +123,7 @@ void Job::build_engine(const std::string& choices) {
   count_samples();
   step::EngineOptions options =
       access_.trains
-          ? recipe_.engine(data_size(), threads_, device_.kind)
+          ? recipe_.engine(data_length(), threads_, device_.kind)
           : recipe_.forward_engine(access_.work, mesh_.shape.ranks(), threads_, device_.kind);
   if (session_) {
     // At level "mesh" two runs must agree to the bit, so nothing is chosen by time unless asked

@@ -63,16 +63,19 @@ class Job {
   const data::Dataset& evaluated(const std::string& name) const { return *evaluated_.at(name); }
   // Number of training examples; 0 if the data are not open.
   int64_t data_size() const { return data_ ? data_->size() : 0; }
+  DataLength data_length() const {
+    return data_ ? DataLength(data_->size(), data_->end()) : DataLength(0);
+  }
   step::Engine& engine() const { return *engine_; }
 
  private:
   data::OpenContext context(const std::string& evaluated_set = "") const;
   void agree_and_check() const;
   void need_memory(const step::EngineOptions& options) const;
+  void count_samples() const;
 
   const Recipe& recipe_;
   config::Deck& deck_;
-  void count_samples() const;
   comm::Session* session_;
   std::string mesh_selector_;
   Access access_;

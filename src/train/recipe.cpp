@@ -57,8 +57,11 @@ void TrainOptions::bind(config::Table& t) {
         "{ NAME = weight }: data sets interleaved by weight, exact over every period (10,000 "
         "examples or fewer); an epoch of it is as many examples as all its data sets hold")
       .above(0);
-  t.duration("total", total, "length of the run; making it longer extends a finished run")
+  t.duration("total", total,
+             "length of the run; making it longer extends a finished run; \"input\": until the "
+             "training data end, whole batches only, and schedules span them all")
       .required()
+      .one_of({"input"})
       .above(0)
       .no_fraction()
       .on_resume(OnResume::may_change);
@@ -93,6 +96,7 @@ void TrainOptions::bind(config::Table& t) {
       .max(10);
   for (const char* name : {"label_smoothing", "pad_id"})
     t.moved(name, fmt::format("model.{}", name));
+  check_order(t);
   if (data.empty() && mixture.empty())
     t.error("data", "missing; name a [data.NAME] table, or give mixture = { NAME = weight, ... }");
   if (!data.empty() && !mixture.empty())
@@ -154,10 +158,6 @@ void Recipe::bind(config::Table& t) {
   t.table("predict", predict, "--mode predict: scores of classes for every sample of a data set");
   t.table("caption", caption, "--mode caption: captions of image files");
   t.table("index", index, "--mode index: what data sets hold");
-}
-
-int64_t Recipe::total_steps(int64_t data_size) const {
-  return train.total.steps(train.global_batch, data_size, 0, 0);
 }
 
 namespace {
@@ -406,23 +406,11 @@ void Recipe::check_limits(config::Deck& deck, const Features& features, const st
                              field->second.limit, name));
 }
 
-void Recipe::check_lengths(config::Deck& deck, int64_t data_size) const {
-  optim::Clock clock{0, train.global_batch, data_size};
-  try {
-    bool known = train.total.unit != config::Duration::Unit::epochs || data_size > 0;
-    if (known) clock.total_steps = total_steps(data_size);
-  } catch (const base::Error& e) {
-    deck.error("train.total", e.what());
-  }
-  for (const optim::Problem& p : optim::schedule_problems(schedule, clock))
-    deck.error(p.key, p.text, "train.total");
-}
-
-void Recipe::check_opened(config::Deck& deck, int64_t data_size,
+void Recipe::check_opened(config::Deck& deck, const DataLength& length,
                           const std::map<std::string, data::Spec>& specs) const {
   std::unique_ptr<models::Model> made = models::make_model(model, memory);
   for (const auto& [name, spec] : specs) check_limits(deck, features_of(*made, name), name, spec);
-  if (data_size > 0) check_lengths(deck, data_size);
+  if (length.epoch > 0) check_lengths(deck, length);
   deck.throw_if_any();
 }
 

@@ -2,6 +2,7 @@
 // The deck: the options of every section, and the checks that need more than one section.
 #pragma once
 
+#include <cmath>
 #include <set>
 
 #include "checkpoint/init_options.hpp"
@@ -48,12 +49,24 @@ struct TrainOptions {
   int64_t shuffle_block = 512, shuffle_window = 128;
   double class_power = 1;
   void bind(config::Table& t);
+  // total_steps = "input": the run ends when its training data end.
+  bool until_input_ends() const { return std::isinf(total.value); }
+  // Reports orders of examples that do not go with other keys.
+  void check_order(config::Table& t) const;
   // Largest number of examples of a rank in one pass.
   int64_t most_per_pass() const { return micro_batch ? micro_batch : global_batch; }
   // Returns the weights by data set; a single data set has weight 1.
   std::map<std::string, double> parts() const {
     return mixture.empty() ? std::map{std::pair{data, 1.0}} : mixture;
   }
+};
+
+// The length of the training data, in examples; 0: not known.
+struct DataLength {
+  int64_t epoch = 0;  // of all data sets together
+  int64_t end = 0;    // position at which a data set would begin anew
+  DataLength(int64_t one_set) : epoch(one_set), end(one_set) {}
+  DataLength(int64_t all_sets, int64_t first_end) : epoch(all_sets), end(first_end) {}
 };
 
 struct PrecisionOptions {
@@ -114,9 +127,8 @@ struct Recipe {
   // Checks across sections and adds problems to the deck, at their keys. Reads no data.
   void cross_check(config::Deck& deck) const;
   // Checks against facts that are known once files are read. Error(Exit::config) lists all
-  // problems. `data_size` is the number of training examples, 0 = not known; `specs` are the specs
-  // of opened data sets.
-  void check_opened(config::Deck& deck, int64_t data_size,
+  // problems. `specs` are the specs of opened data sets.
+  void check_opened(config::Deck& deck, const DataLength& length,
                     const std::map<std::string, data::Spec>& specs) const;
   // Checks against the tokenizer files that can be read.
   void check_tokenizers(config::Deck& deck) const;
@@ -124,15 +136,17 @@ struct Recipe {
   // a bad one. "" is the data of training.
   std::map<std::string, data::ValueLimit> value_limits(const std::string& set = "") const;
 
-  int64_t total_steps(int64_t data_size) const;
+  // `stream_offset`: position of step 0 in the stream (progress.hpp). A run that ends with its
+  // input is shorter by examples that were left out.
+  int64_t total_steps(const DataLength& length, int64_t stream_offset = 0) const;
   std::map<std::string, eval::EvalOptions> evaluations() const { return eval::evaluations(evals); }
   // Returns the evaluations that --mode eval runs.
   std::map<std::string, eval::EvalOptions> chosen_evaluations() const;
   // Returns the names of all data sets that evaluators read.
   std::set<std::string> evaluated_sets() const;
-  // `data_size` is the number of training examples, for durations in epochs. `kind` is the ranks'
-  // device, also in a plan. Ranks on GPUs read pixels as bytes if byte_pixels() allows it.
-  step::EngineOptions engine(int64_t data_size, int threads,
+  // `kind` is the ranks' device, also in a plan. Ranks on GPUs read pixels as bytes if
+  // byte_pixels() allows it.
+  step::EngineOptions engine(const DataLength& length, int threads,
                              device::Kind kind = device::Kind::cpu) const;
   // Returns the work of --mode eval: the chosen evaluations.
   ForwardWork evaluation_work() const;
@@ -163,7 +177,7 @@ struct Recipe {
   void check_evaluators(config::Deck& deck, const models::Model& made) const;
   void check_limits(config::Deck& deck, const Features& features, const std::string& name,
                     const data::Spec& spec) const;
-  void check_lengths(config::Deck& deck, int64_t data_size) const;
+  void check_lengths(config::Deck& deck, const DataLength& length) const;
   void check_mixture(config::Deck& deck) const;
   void check_average(config::Deck& deck) const;
   void check_extract(config::Deck& deck, const models::Model& made) const;

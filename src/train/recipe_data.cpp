@@ -5,6 +5,12 @@
 
 namespace train {
 
+void TrainOptions::check_order(config::Table& t) const {
+  if (until_input_ends() && shuffle == data::Shuffle::classes)
+    t.error("shuffle",
+            "\"classes\" draws for ever, so the input has no end: give another train.total_*");
+}
+
 std::set<std::string> Recipe::evaluated_sets() const { return data_sets_of(evals); }
 
 std::set<std::string> Recipe::image_sets() const {

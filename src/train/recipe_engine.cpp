@@ -65,7 +65,7 @@ step::EngineOptions Recipe::forward_engine(const ForwardWork& work, int ranks, i
   return o;
 }
 
-step::EngineOptions Recipe::engine(int64_t data_size, int threads, device::Kind kind) const {
+step::EngineOptions Recipe::engine(const DataLength& length, int threads, device::Kind kind) const {
   step::EngineOptions o = any_engine(threads, kind);
   o.optimizer = optimizer;
   o.groups = log.groups;
@@ -75,7 +75,7 @@ step::EngineOptions Recipe::engine(int64_t data_size, int threads, device::Kind 
   if (precision.compute == host::Compute::fp16) o.loss_scale = precision.loss_scale;
   o.forbid_waits = profile.forbid_waits;
   if (run.cuda_graph && kind == device::Kind::cuda) o.graphs = run.cuda_graph_limit;
-  optim::Clock clock{total_steps(data_size), train.global_batch, data_size};
+  optim::Clock clock{total_steps(length), train.global_batch, length.epoch};
   o.total_steps = clock.total_steps;
   if (ema) o.ema = optim::EmaRule(*ema, clock);
   o.noise = noise;

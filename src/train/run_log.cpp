@@ -225,6 +225,7 @@ void RunLog::finish() const {
               base::with_commas(progress.bad_samples), base::with_commas(feed_.broken_samples()),
               dir);
   print_counts(attempt_.world(), attempt_.job.data());
+  finish_input();
   finish_guard();
   finish_memory();
   warn_if_diverged();
@@ -235,6 +236,17 @@ void RunLog::finish() const {
   log::line("next     tools/plot_metrics {}", dir);
   log::line("next     tools/report {}", dir);
   log::line("done     exit=0");
+}
+
+void RunLog::finish_input() const {
+  if (!attempt_.recipe.train.until_input_ends() || attempt_.state.step < attempt_.total) return;
+  const int64_t end = attempt_.job.data_length().end, batch = attempt_.state.global_batch;
+  const int64_t read = attempt_.total * batch + attempt_.state.progress.stream_offset;
+  if (read + batch <= end) return;  // a trial that ends earlier
+  log::line("input    its end was reached: {} examples{}", base::with_commas(end),
+            read == end ? ""
+                        : fmt::format("; the last {} do not fill a batch and were not read",
+                                      base::with_commas(end - read)));
 }
 
 void RunLog::finish_guard() const {

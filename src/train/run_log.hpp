@@ -39,6 +39,7 @@ class RunLog {
                  const Utilisation& use);
   void write_line(const step::StepReport& report, double seconds, const Utilisation& use);
   void explain(const Utilisation& use);
+  void finish_input() const;
   void finish_guard() const;
   void finish_memory() const;
   void finish_best() const;

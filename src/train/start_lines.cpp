@@ -60,9 +60,10 @@ void print_start(Attempt& attempt, const ExchangeTimes& exchanges, const host::P
             job.mesh().shape.ranks(), g.micro_batch, g.accumulation,
             same_bits ? fmt::format("  slices {} ({} per pass)", g.total_slices, g.slices) : "");
   const int64_t examples = attempt.total * g.global_batch;
-  log::line("length   {} steps = {} examples = {:.1f} epochs of {} ({})",
+  log::line("length   {} steps = {} examples = {:.1f} epochs of {} ({}){}",
             base::with_commas(attempt.total), base::with_commas(examples),
-            double(examples) / double(data.size()), data.name(), base::with_commas(data.size()));
+            double(examples) / double(data.size()), data.name(), base::with_commas(data.size()),
+            recipe.train.until_input_ends() ? "; the input ends there" : "");
   log::line("data     {}  {}, {} samples  {}  order: {}", data.name(), data.summary(),
             base::with_commas(data.size()), data::text_of(data.spec()), order_text(recipe.train));
   print_model(engine, recipe);

@@ -50,8 +50,7 @@ Trainer::Trainer(comm::Session& session, const Recipe& recipe, config::Deck& dec
   job_.stage_data(poll);
   attempt_.enter("open_data");
   job_.open_data(data_sets_of(recipe.evals), poll);
-  attempt_.total = recipe.total_steps(job_.data_size());
-  if (start.trial_steps > 0) attempt_.total = std::min(attempt_.total, start.trial_steps);
+  attempt_.find_total();
   attempt_.state.data = identity_of(job_.data());
   evaluations_ = std::make_unique<Evaluations>(attempt_, files_, feed_,
                                                [this] { return ends_run(stop_request()); });
@@ -162,6 +161,8 @@ void Trainer::rewind(const std::string& problem) {
     log::warning("{}: went back to step {}; {} examples are left out", problem, attempt_.state.step,
                  base::with_commas(left_out));
   attempt_.enter("train");
+  // The examples that were left out may have been the last ones of the input.
+  if (attempt_.state.step == attempt_.total) evaluate(Which::missing);
 }
 
 void Trainer::evaluate(Which which) {

@@ -43,14 +43,14 @@ std::vector<Unused> turned_off(const Recipe& recipe) {
       "precision.loss_scale",
       fmt::format("it is fp16's, and precision.compute is \"{}\"",
                   name_of(recipe.precision.compute)));
-  if (const TrainOptions& t = recipe.train; t.shuffle != data::Shuffle::blocks) {
-    const std::string why =
-        fmt::format("train.shuffle is \"{}\"", base::name_of(data::kShuffleNames, t.shuffle));
-    add(t.shuffle_block != plain.train.shuffle_block, "train.shuffle_block", why);
-    add(t.shuffle_window != plain.train.shuffle_window, "train.shuffle_window", why);
-    add(t.shuffle != data::Shuffle::classes && t.class_power != plain.train.class_power,
-        "train.class_power", why);
-  }
+  const TrainOptions& t = recipe.train;
+  const std::string shuffle =
+      fmt::format("train.shuffle is \"{}\"", base::name_of(data::kShuffleNames, t.shuffle));
+  const bool blocks = t.shuffle == data::Shuffle::blocks;
+  add(!blocks && t.shuffle_block != plain.train.shuffle_block, "train.shuffle_block", shuffle);
+  add(!blocks && t.shuffle_window != plain.train.shuffle_window, "train.shuffle_window", shuffle);
+  add(t.shuffle != data::Shuffle::classes && t.class_power != plain.train.class_power,
+      "train.class_power", shuffle);
   add(!recipe.determinism.mesh && recipe.determinism.slices != plain.determinism.slices,
       "determinism.slices", "determinism.level is \"run\"");
   add(!recipe.data.loader.substitutes &&

@@ -36,6 +36,16 @@ class Guard(LiveTest):
         self.assertEqual([row["step"] for row in self.rows()], list(range(1, 9)))
         self.assertTrue(all(np.isfinite(float(row["loss"])) for row in self.rows()))
 
+    def test_examples_left_out_shorten_a_run_until_its_input_ends(self):
+        until = ["--set", "train.total_steps=input"]
+        self.expect(0, "length   5 steps", "24 examples are left out", "input    its end was reached: 60 examples\n", "done     exit=0",
+                    args=self.poisoned("rewind", *until), ranks=2)
+        self.assertEqual([row["step"] for row in self.rows()], [1, 2, 3])
+        # The last batch is left out: the run ends where it went back to, and evaluates there.
+        ends = [*until, "--dir", self.folder + "/ends", "--set", "eval.val.at_end=true"]
+        self.expect(0, "12 examples are left out", "eval=val step=4", args=self.poisoned("rewind", *ends, bad=(59,)), ranks=2)
+        self.assertEqual(self.output.count("eval=val"), 1)
+
     def test_nonfinite_rewind_stays_in_this_past(self):
         self.expect(0, args=[self.deck()], ranks=2)
         # The new run has saved nothing yet; the files there belong to the abandoned run.

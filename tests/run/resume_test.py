@@ -48,6 +48,21 @@ class Resume(harness.RunTest):
         # A longer run continues it; the schedule follows the new length.
         self.expect(0, "step=13 ", "step=15 ", args=[self.deck(), "--set", "train.total_steps=15"], ranks=2)
 
+    def test_until_the_input_ends(self):
+        until = [self.deck(), "--set", "train.total_steps=input"]
+        self.expect(0, "length   3 steps = 36 examples", "the input ends there", "eval=val step=3 ",
+                    "input    its end was reached: 40 examples; the last 4 do not fill a batch", args=until, ranks=2)
+        self.assertEqual([row["step"] for row in self.rows()], [1, 2, 3])
+        self.assertEqual(self.rows()[-1]["progress"], 1)
+        self.expect(0, "finished", args=until, ranks=2)
+        self.assertNotIn("loss=", self.output)
+        with open(self.dir + "/deck.resolved.toml") as f:
+            self.assertRegex(f.read(), r'total_steps +(= "input")')
+        self.expect(0, "step=4 ", "changed  train.total", args=[self.deck(), "--set", "train.total_steps=4"], ranks=2)
+        self.expect(2, "train.total_steps", "before the first batch of 48", args=[*until, "--dir", self.folder + "/none", "--set",
+                                                                           "train.global_batch=48"], ranks=2)
+        self.assertFalse(os.path.exists(self.folder + "/none"))
+
     def test_other_meshes(self):
         mesh = ["--set", "determinism.level=mesh", "--set", "determinism.slices=4", "--set", "train.micro_batch=3"]
         reference = self.tensors(12, self.straight(*mesh, ranks=1))

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "data/stream/mixture.hpp"
 
+#include <algorithm>
+
 #include "base/error.hpp"
 #include "base/text.hpp"
 
@@ -38,6 +40,13 @@ int64_t Mixture::size() const {
   int64_t sum = 0;
   for (const Part& p : parts_) sum += p.dataset->size();
   return sum;
+}
+
+int64_t Mixture::end() const {
+  int64_t first = INT64_MAX;
+  for (int k = 0; k < int(parts_.size()); ++k)
+    first = std::min(first, proportions_.position_of({k, parts_[size_t(k)].dataset->size()}));
+  return first;
 }
 
 std::string Mixture::name() const {

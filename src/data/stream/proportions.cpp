@@ -88,6 +88,12 @@ Proportions::Place Proportions::at(int64_t position) const {
   return place;
 }
 
+int64_t Proportions::position_of(Place place) const {
+  const std::vector<int64_t>& places = places_[size_t(place.part)];
+  return place.position / count(place.part) * period() +
+         places[size_t(place.position % count(place.part))];
+}
+
 int64_t Proportions::seen(int part, int64_t positions) const {
   const std::vector<int64_t>& places = places_[size_t(part)];
   auto end = std::lower_bound(places.begin(), places.end(), positions % period());

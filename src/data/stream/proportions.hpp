@@ -34,6 +34,8 @@ class Proportions {
   int64_t count(int part) const { return int64_t(places_[size_t(part)].size()); }
 
   Place at(int64_t position) const;  // constant time
+  // Returns the position of the part's example with this number (from 0): the inverse of `at`.
+  int64_t position_of(Place place) const;
   // Returns the number of the first `positions` positions that belong to the part. Logarithmic
   // time.
   int64_t seen(int part, int64_t positions) const;

@@ -145,6 +145,23 @@ TEST(Mixture, EachDataSetHasItsOwnEpochs) {
   EXPECT_EQ(std::set<int64_t>(streams[1].begin(), streams[1].end()).size(), 30u);
 }
 
+TEST(Mixture, EndsBeforeADataSetBeginsAnew) {
+  for (const double weight : {1.0, 2.0, 7.0}) {
+    Mixture mixture({{"a", part(synthetic("a", 10))}, {"b", part(synthetic("b", 30))}},
+                    {{"a", 1}, {"b", weight}});
+    std::set<std::pair<int, int64_t>> seen;
+    int64_t position = 0;
+    auto fresh = [&] {
+      const Mixture::Item item = mixture.at(position);
+      return seen.emplace(item.part, item.index).second;
+    };
+    while (fresh()) ++position;
+    EXPECT_EQ(mixture.end(), position) << weight;
+  }
+  const auto set = synthetic("a", 10);
+  EXPECT_EQ(Mixture(*set, Order(Shuffle::exact, 10, 1)).end(), 10);
+}
+
 TEST(Mixture, SetsOfOneSizeDoNotRunInStep) {
   Mixture mixture({{"a", part(synthetic("a", 100))}, {"b", part(synthetic("b", 100))}},
                   {{"a", 1}, {"b", 1}});

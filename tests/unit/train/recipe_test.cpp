@@ -317,6 +317,30 @@ TEST(Recipe, LengthOfARun) {
   EXPECT_EQ(steps("total_epochs=3"), 15);
 }
 
+// Whole batches until a data set would begin anew.
+TEST(Recipe, ARunUntilItsInputEnds) {
+  CheckedDeck checked({"train.total_steps=input"},
+                      "[schedule.default]\nkind = \"cosine\"\nwarmup_fraction = 0.5\n");
+  EXPECT_EQ(checked.problems(), "");
+  const Recipe& recipe = checked.recipe;
+  EXPECT_TRUE(recipe.train.until_input_ends());
+  EXPECT_EQ(recipe.total_steps(480), 5);
+  EXPECT_EQ(recipe.total_steps(575), 5) << "95 examples do not fill a batch";
+  EXPECT_EQ(recipe.total_steps({960, 300}), 3) << "of a mixture, the set that ends first counts";
+  EXPECT_EQ(recipe.total_steps(575, 192), 3) << "192 examples were left out";
+  EXPECT_EQ(recipe.engine(575, 1).total_steps, 5) << "schedules span the whole input";
+  const std::string problem =
+      config_error([&] { checked.recipe.check_opened(checked.deck, 95, {}); });
+  EXPECT_NE(problem.find("\"input\" ends after 95 examples, before the first batch of 96"),
+            std::string::npos)
+      << problem;
+  for (const char* shuffle : {"classes"})
+    EXPECT_NE(CheckedDeck({"train.total_steps=input", fmt::format("train.shuffle={}", shuffle)})
+                  .problems()
+                  .find(fmt::format("\"{}\" draws for ever", shuffle)),
+              std::string::npos);
+}
+
 TEST(Recipe, OptionsOfTheEngine) {
   const step::EngineOptions plain = CheckedDeck({}).recipe.engine(960, 2);
   EXPECT_EQ(plain.micro_batch, 96) << "train.micro_batch = 0 sets no limit";
