@@ -96,6 +96,7 @@ void Continuation::continue_from(const RunState& saved) {
   restored_attempt_ = saved.progress.attempts;
   restored_uptime_s_ = saved.uptime_s;
   attempt_.state.continue_from(saved, attempt_.pace.cores);
+  check_batches(saved);
   attempt_.find_total();
   if (saved.step > attempt_.total)
     base::fail(
@@ -104,6 +105,18 @@ void Continuation::continue_from(const RunState& saved) {
         saved.step, attempt_.total);
   attempt_.settled = attempt_.state.step;
   restore_loss_scale(saved);
+}
+
+// Batches of shuffle "stratified" are cut at multiples of the batch size.
+void Continuation::check_batches(const RunState& saved) const {
+  const TrainOptions& train = attempt_.recipe.train;
+  const int64_t offset = attempt_.state.progress.stream_offset;
+  if (train.shuffle != data::Shuffle::stratified || offset % train.global_batch == 0) return;
+  base::fail(base::Exit::config,
+             "train.global_batch: the checkpoint has batches of {} examples and stands within a "
+             "batch of {}, which shuffle = \"stratified\" cannot begin there: keep the batch size, "
+             "or continue from a step that is a multiple of {} examples",
+             saved.global_batch, train.global_batch, train.global_batch);
 }
 
 void Continuation::restore_loss_scale(const RunState& saved) {

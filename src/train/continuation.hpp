@@ -35,6 +35,7 @@ class Continuation {
   void initialise();
   void check_data(const RunState& saved) const;
   void continue_from(const RunState& saved);
+  void check_batches(const RunState& saved) const;
   void restore_loss_scale(const RunState& saved);
 
   Attempt& attempt_;

@@ -80,11 +80,14 @@ std::unique_ptr<data::Mixture> open_training_data(const Recipe& recipe,
     // A single data set has the plain stream; each data set of a mixture has a stream of its own.
     const std::string stream = train.mixture.empty() ? "" : name;
     const uint64_t seed = uint64_t(recipe.run.seed);
-    if (train.shuffle == data::Shuffle::classes) {
+    const bool stratified = train.shuffle == data::Shuffle::stratified;
+    if (stratified || train.shuffle == data::Shuffle::classes) {
       const data::DataOptions& own = recipe.data.data.at(name);
       const data::Classes classes =
           set->classes(own.source_options()->spec(), own.class_field, context);
-      parts[name] = {set, data::Order(classes, train.class_power, seed, stream)};
+      const data::Strata strata{train.classes_per_batch, train.global_batch};
+      parts[name] = {set, stratified ? data::Order(classes, strata, seed)
+                                     : data::Order(classes, train.class_power, seed, stream)};
     } else {
       parts[name] = {set, data::Order(train.shuffle, set->size(), seed, shape, stream)};
     }

@@ -80,7 +80,8 @@ void TrainOptions::bind(config::Table& t) {
       "shuffle", shuffle, data::kShuffleNames,
       "order of the examples: none: as they lie; exact: another permutation every epoch; blocks: "
       "runs of neighbours in random order, mixed within windows, kind to file systems; classes: "
-      "each drawn anew by the frequency of its class (data.NAME.class_field)");
+      "each drawn anew by the frequency of its class (data.NAME.class_field); stratified: each "
+      "batch has classes_per_batch classes with equally many examples each");
   t.key("shuffle_block", shuffle_block, "shuffle \"blocks\": neighbouring examples read together")
       .min(1)
       .max(1 << 24)
@@ -94,6 +95,11 @@ void TrainOptions::bind(config::Table& t) {
         "all samples alike; 1: all classes alike")
       .min(0)
       .max(10);
+  t.key("classes_per_batch", classes_per_batch,
+        "shuffle \"stratified\": classes of a batch, which global_batch must be divisible by")
+      .min(0)
+      .max(1 << 24)
+      .unit("classes");
   for (const char* name : {"label_smoothing", "pad_id"})
     t.moved(name, fmt::format("model.{}", name));
   check_order(t);

@@ -48,6 +48,7 @@ struct TrainOptions {
   data::Shuffle shuffle = data::Shuffle::exact;
   int64_t shuffle_block = 512, shuffle_window = 128;
   double class_power = 1;
+  int64_t classes_per_batch = 0;
   void bind(config::Table& t);
   // total_steps = "input": the run ends when its training data end.
   bool until_input_ends() const { return std::isinf(total.value); }

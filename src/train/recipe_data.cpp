@@ -6,9 +6,22 @@
 namespace train {
 
 void TrainOptions::check_order(config::Table& t) const {
-  if (until_input_ends() && shuffle == data::Shuffle::classes)
-    t.error("shuffle",
-            "\"classes\" draws for ever, so the input has no end: give another train.total_*");
+  const bool stratified = shuffle == data::Shuffle::stratified;
+  if (until_input_ends() && (stratified || shuffle == data::Shuffle::classes))
+    t.error(
+        "shuffle",
+        fmt::format("\"{}\" draws for ever, so the input has no end: give another train.total_*",
+                    base::name_of(data::kShuffleNames, shuffle)));
+  if (stratified && (classes_per_batch == 0 || global_batch % classes_per_batch))
+    t.error("classes_per_batch",
+            classes_per_batch == 0
+                ? "missing; shuffle = \"stratified\" needs the number of classes of a batch"
+                : fmt::format("train.global_batch = {} is not divisible by {}", global_batch,
+                              classes_per_batch));
+  if (stratified && !mixture.empty())
+    t.error("mixture",
+            "shuffle = \"stratified\" makes whole batches of one data set: name it in "
+            "train.data");
 }
 
 std::set<std::string> Recipe::evaluated_sets() const { return data_sets_of(evals); }

@@ -14,6 +14,9 @@ namespace {
 std::string order_text(const TrainOptions& train) {
   if (train.shuffle == data::Shuffle::classes)
     return fmt::format("by class, power {:g}", train.class_power);
+  if (train.shuffle == data::Shuffle::stratified)
+    return fmt::format("stratified, {} examples of each of {} classes in a batch",
+                       train.global_batch / train.classes_per_batch, train.classes_per_batch);
   if (train.shuffle != data::Shuffle::blocks)
     return base::name_of(data::kShuffleNames, train.shuffle);
   return fmt::format("blocks of {}, window {}", train.shuffle_block, train.shuffle_window);

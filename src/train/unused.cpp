@@ -51,6 +51,8 @@ std::vector<Unused> turned_off(const Recipe& recipe) {
   add(!blocks && t.shuffle_window != plain.train.shuffle_window, "train.shuffle_window", shuffle);
   add(t.shuffle != data::Shuffle::classes && t.class_power != plain.train.class_power,
       "train.class_power", shuffle);
+  add(t.shuffle != data::Shuffle::stratified && t.classes_per_batch != 0, "train.classes_per_batch",
+      shuffle);
   add(!recipe.determinism.mesh && recipe.determinism.slices != plain.determinism.slices,
       "determinism.slices", "determinism.level is \"run\"");
   add(!recipe.data.loader.substitutes &&

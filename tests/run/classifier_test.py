@@ -4,6 +4,7 @@
 modes, and the deck of inputs/."""
 import json
 import os
+import shutil
 import subprocess
 import tarfile
 import unittest
@@ -334,11 +335,30 @@ every_steps = 12
                 for name in {"loss", "accuracy", "l2_grads", "top1"} & one.keys():
                     self.assertAlmostEqual(one[name], other[name], delta=2e-5 * abs(other[name]), msg=(pool, name, one["step"]))
 
+    def expect_two_classes(self, folder):
+        """Each batch that was trained on has two classes with equally many examples."""
+        batches = {}
+        for name in os.listdir(folder + "/logs/samples"):
+            with open(f"{folder}/logs/samples/{name}") as f:
+                for line in f:
+                    step, _, _, key = line.rstrip("\n").split("\t")
+                    batches.setdefault(step, []).append(self.labels[int(key.split(":")[-1])])
+        self.assertEqual(len(batches), 3)
+        for labels in batches.values():
+            self.assertEqual(sorted(np.unique(labels, return_counts=True)[1]), [len(labels) // 2] * 2)
+
     def test_parts_and_orders_by_class(self):
         part = ["--set", "data.train.limit=3", "--set", "data.train.limit_per=class"]
         self.expect(0, "12 of 41 samples", "order: by class, power 1",
                     args=[self.deck(), *part, "--set", "train.shuffle=classes", "--set", "train.total_steps=3"])
         fresh = ["--dir", self.folder + "/fresh"]
+        strata = ["--set", "train.shuffle=stratified", "--set", "log.samples=true", *fresh]
+        self.expect(0, "order: stratified, ", args=[self.deck(), *strata, "--set", "train.classes_per_batch=2", "--set",
+                                                     "train.total_steps=3"], ranks=2)
+        self.expect_two_classes(fresh[1])
+        shutil.rmtree(fresh[1])
+        self.expect(2, "train.classes_per_batch = 6, and the data have 4 classes",
+                    args=[self.deck(), *strata, "--set", "train.classes_per_batch=6"])
         self.expect(4, "limit = 11, skip = 0: class '1' has 10 samples",
                     args=[self.deck(), *fresh, *part[2:], "--set", "data.train.limit=11"])
         self.expect(2, "class_field: the source has no field 'labels', nearest is 'label'",

@@ -6,6 +6,7 @@
 
 #include "base/error.hpp"
 #include "base/narrow.hpp"
+#include "base/text.hpp"
 
 namespace data {
 
@@ -18,7 +19,8 @@ base::Stream stream_of(uint64_t seed, std::string_view name) {
 Order::Order(Shuffle shuffle, int64_t size, uint64_t seed, BlockShape shape, std::string_view name)
     : shuffle_(shuffle), size_(size), stream_(stream_of(seed, name)), shape_(shape) {
   CHECK(size > 0, "an order of {} samples", size);
-  CHECK(shuffle != Shuffle::classes, "an order by class without classes");
+  CHECK(shuffle != Shuffle::classes && shuffle != Shuffle::stratified,
+        "an order by class without classes");
   if (shuffle != Shuffle::blocks) {
     all_ = Permutation(size);
     return;
@@ -36,20 +38,61 @@ Order::Order(const Classes& classes, double power, uint64_t seed, std::string_vi
       size_(int64_t(classes.of_sample.size())),
       stream_(stream_of(seed, name)) {
   CHECK(size_ > 0, "an order of {} samples", size_);
-  auto by_class = std::make_shared<ByClass>();
-  by_class->begins = {0};
+  auto by_class = std::make_shared<ByClass>(classes);
   double sum = 0;
   for (int64_t n : classes.sizes) {
-    by_class->begins.push_back(by_class->begins.back() + n);
     sum += std::pow(double(n), 1 - power);
     by_class->up_to.push_back(sum);
   }
   for (double& p : by_class->up_to) p /= sum;
-  by_class->samples.resize(size_t(size_));
-  std::vector<int64_t> next(by_class->begins.begin(), by_class->begins.end() - 1);
-  for (int64_t i = 0; i < size_; ++i)
-    by_class->samples[size_t(next[size_t(classes.of_sample[size_t(i)])]++)] = i;
   by_class_ = std::move(by_class);
+}
+
+Order::Order(const Classes& classes, Strata strata, uint64_t seed)
+    : shuffle_(Shuffle::stratified),
+      size_(int64_t(classes.of_sample.size())),
+      stream_(stream_of(seed, "")),
+      all_(classes.count()) {
+  CHECK(strata.classes > 0 && strata.batch > 0 && strata.batch % strata.classes == 0,
+        "batches of {} with {} classes", strata.batch, strata.classes);
+  if (classes.count() < strata.classes)
+    base::fail(base::Exit::config,
+               "train.classes_per_batch = {}, and the data have {} classes: name at most as many",
+               strata.classes, classes.count());
+  const int64_t each = strata.batch / strata.classes;
+  for (int64_t c = 0; c < classes.count(); ++c)
+    if (classes.sizes[size_t(c)] < each)
+      base::fail(
+          base::Exit::data,
+          "class {} has {} samples, and a batch of {} with {} classes needs {} of each: raise "
+          "train.classes_per_batch, lower train.global_batch, or leave the class out",
+          base::quoted(classes.names[size_t(c)]), classes.sizes[size_t(c)], strata.batch,
+          strata.classes, each);
+  auto by_class = std::make_shared<ByClass>(classes);
+  by_class->strata = strata;
+  by_class_ = std::move(by_class);
+}
+
+Order::ByClass::ByClass(const Classes& classes) : samples(classes.of_sample.size()), begins{0} {
+  for (int64_t n : classes.sizes) begins.push_back(begins.back() + n);
+  std::vector<int64_t> next(begins.begin(), begins.end() - 1);
+  for (size_t i = 0; i < samples.size(); ++i)
+    samples[size_t(next[size_t(classes.of_sample[i])]++)] = int64_t(i);
+}
+
+int64_t Order::index_in_strata(int64_t position) const {
+  const Strata& strata = by_class_->strata;
+  const int64_t each = strata.batch / strata.classes, batch = position / strata.batch,
+                slot = position % strata.batch, batches = all_.size() / strata.classes,
+                round = batch / batches;
+  const base::Stream of_round = stream_.sub(uint64_t(round));
+  const int64_t c =
+      all_.at(batch % batches * strata.classes + slot % strata.classes, of_round.sub(0));
+  const int64_t begin = by_class_->begins[size_t(c)], n = by_class_->begins[size_t(c) + 1] - begin,
+                groups = n / each;
+  const base::Stream of_class = stream_.sub(uint64_t(round / groups)).sub(uint64_t(c) + 1);
+  return by_class_->samples[size_t(
+      begin + Permutation(n).at(round % groups * each + slot / strata.classes, of_class))];
 }
 
 int64_t Order::index_by_class(const base::Stream& draws) const {
@@ -64,6 +107,7 @@ int64_t Order::index(int64_t position) const {
   CHECK(position >= 0, "position {}", position);
   int64_t within = position % size_;
   if (shuffle_ == Shuffle::none) return within;
+  if (shuffle_ == Shuffle::stratified) return index_in_strata(position);
   base::Stream epoch = stream_.sub(uint64_t(position / size_));
   if (by_class_) return index_by_class(epoch.sub(uint64_t(within)));
   return shuffle_ == Shuffle::exact ? all_.at(within, epoch) : index_in_blocks(within, epoch);

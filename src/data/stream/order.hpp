@@ -24,11 +24,15 @@ enum class Shuffle {
   blocks,
   // Draws each sample anew, a class of n samples with a probability that goes as n^(1 - power).
   classes,
+  // Each global batch has equally many samples of each of some classes, none of them twice.
+  stratified,
 };
-inline constexpr std::pair<const char*, Shuffle> kShuffleNames[] = {{"none", Shuffle::none},
-                                                                    {"exact", Shuffle::exact},
-                                                                    {"blocks", Shuffle::blocks},
-                                                                    {"classes", Shuffle::classes}};
+inline constexpr std::pair<const char*, Shuffle> kShuffleNames[] = {
+    {"none", Shuffle::none},
+    {"exact", Shuffle::exact},
+    {"blocks", Shuffle::blocks},
+    {"classes", Shuffle::classes},
+    {"stratified", Shuffle::stratified}};
 
 // Shuffle::blocks cuts the set into blocks of `block` neighbours (the last one may be shorter). An
 // epoch reads the blocks in random order, `window` of them at a time (the last window may have
@@ -37,6 +41,12 @@ inline constexpr std::pair<const char*, Shuffle> kShuffleNames[] = {{"none", Shu
 struct BlockShape {
   int64_t block = 512;   // samples
   int64_t window = 128;  // blocks
+};
+
+// Shuffle::stratified: positions [b batch, (b + 1) batch) are batch b. It holds batch / classes
+// samples of each of `classes` classes, which are interleaved, so each rank has all of them.
+struct Strata {
+  int64_t classes = 0, batch = 0;
 };
 
 class Order {
@@ -48,11 +58,18 @@ class Order {
   // Shuffle::classes: every position draws a sample of weight 1 / (samples of its class)^power,
   // with replacement. power 0: all samples alike; 1: all classes alike.
   Order(const Classes& classes, double power, uint64_t seed, std::string_view name = "");
+  // Shuffle::stratified. The batches are cut into rounds of as many as there are whole sets of
+  // strata.classes classes; a round has each class once, except for those left over, which another
+  // draw chooses in each round. A class gives its samples in the same way, in rounds of its own.
+  // Throws Error(Exit::config) if there are too few classes, Error(Exit::data) with the name of a
+  // class with too few samples.
+  Order(const Classes& classes, Strata strata, uint64_t seed);
 
   int64_t size() const { return size_; }
   int64_t epoch(int64_t position) const { return position / size_; }
   // Returns the sample at this position; every sample appears exactly once in an epoch,
-  // except with Shuffle::classes. Constant time, or logarithmic in the number of classes.
+  // except with Shuffle::classes and stratified. Constant time, or logarithmic in the number of
+  // classes.
   int64_t index(int64_t position) const;
 
  private:
@@ -60,11 +77,14 @@ class Order {
   struct ByClass {
     std::vector<int64_t> samples;  // of class 0, then of class 1, ...
     std::vector<int64_t> begins;   // [classes + 1]
-    std::vector<double> up_to;     // [classes]
+    std::vector<double> up_to;     // [classes], of Shuffle::classes
+    Strata strata{};               // of Shuffle::stratified
+    explicit ByClass(const Classes& classes);
   };
 
   int64_t index_in_blocks(int64_t within, const base::Stream& epoch) const;
   int64_t index_by_class(const base::Stream& draws) const;
+  int64_t index_in_strata(int64_t position) const;
 
   Shuffle shuffle_ = Shuffle::none;
   int64_t size_ = 1;

@@ -152,6 +152,71 @@ TEST(OrderByClass, DependsOnSeedEpochAndNameOnly) {
   EXPECT_NE(epoch_of(a, 3), epoch_of(named, 3));
 }
 
+// ---- stratified
+
+TEST(OrderStratified, EachBatchHasEquallyManyOfItsClasses) {
+  Classes classes{.names = {}, .sizes = std::vector<int64_t>(11), .of_sample = {}};
+  for (int c = 0; c < 11; ++c) classes.names.push_back(std::to_string(c));
+  for (int64_t i = 0; i < 600; ++i) {  // class 10 is small
+    classes.of_sample.push_back(i % 60 == 0 ? 10 : int32_t(i % 10));
+    ++classes.sizes[size_t(classes.of_sample.back())];
+  }
+  const Order order(classes, Strata{4, 12}, 3);
+  std::vector<int64_t> batches_of_class(11), hits(600);
+  constexpr int64_t kBatches = 2000;
+  for (int64_t batch = 0; batch < kBatches; ++batch) {
+    std::map<int32_t, int64_t> found;
+    std::set<int64_t> samples;
+    for (int64_t slot = 0; slot < 12; ++slot) {
+      const int64_t sample = order.index(batch * 12 + slot);
+      const int32_t c = classes.of_sample[size_t(sample)];
+      // The classes are interleaved.
+      if (slot < 4) {
+        EXPECT_EQ(found.count(c), 0u);
+      }
+      ++found[c];
+      ++hits[size_t(sample)];
+      samples.insert(sample);
+    }
+    EXPECT_EQ(samples.size(), 12u) << "no sample twice";
+    ASSERT_EQ(found.size(), 4u);
+    for (const auto& [c, n] : found) {
+      EXPECT_EQ(n, 3);
+      ++batches_of_class[size_t(c)];
+    }
+  }
+  // A round has two batches with 8 of the 11 classes, so a class is in 4 of 11 batches on average.
+  for (int64_t n : batches_of_class) EXPECT_NEAR(double(n), kBatches * 4 / 11.0, 80);
+  // All samples of a class come equally often, those of small classes more often.
+  for (size_t i = 0; i < 600; ++i) {
+    const int32_t c = classes.of_sample[i];
+    const double expected =
+        3.0 * double(batches_of_class[size_t(c)]) / double(classes.sizes[size_t(c)]);
+    EXPECT_NEAR(double(hits[i]), expected, 0.35 * expected + 6) << i;
+  }
+}
+
+TEST(OrderStratified, IsAFunctionOfSeedAndPosition) {
+  const Classes classes = uneven();
+  const Order a(classes, Strata{3, 6}, 1), again(classes, Strata{3, 6}, 1),
+      b(classes, Strata{3, 6}, 2);
+  EXPECT_EQ(a.size(), 1000);
+  EXPECT_EQ(epoch_of(a, 3), epoch_of(again, 3));
+  EXPECT_NE(epoch_of(a, 3), epoch_of(b, 3));
+  EXPECT_NE(epoch_of(a, 3), epoch_of(a, 4));
+}
+
+TEST(OrderStratified, RefusesTooFewClassesAndSamples) {
+  test::expect_error(base::Exit::config, {"train.classes_per_batch = 4", "3 classes"}, [] {
+    Order(uneven(), Strata{4, 8}, 1);
+  });
+  // Class a has 10 samples.
+  test::expect_error(base::Exit::data, {"class \"a\" has 10 samples", "needs 11 of each"}, [] {
+    Order(uneven(), Strata{2, 22}, 1);
+  });
+  EXPECT_NO_THROW(Order(uneven(), Strata{2, 20}, 1));
+}
+
 // ---- blocks
 
 TEST(OrderBlocks, EverySampleOncePerEpochForAnySize) {

@@ -334,11 +334,26 @@ TEST(Recipe, ARunUntilItsInputEnds) {
   EXPECT_NE(problem.find("\"input\" ends after 95 examples, before the first batch of 96"),
             std::string::npos)
       << problem;
-  for (const char* shuffle : {"classes"})
-    EXPECT_NE(CheckedDeck({"train.total_steps=input", fmt::format("train.shuffle={}", shuffle)})
+  for (const char* shuffle : {"classes", "stratified"})
+    EXPECT_NE(CheckedDeck({"train.total_steps=input", fmt::format("train.shuffle={}", shuffle),
+                           "train.classes_per_batch=2"})
                   .problems()
                   .find(fmt::format("\"{}\" draws for ever", shuffle)),
               std::string::npos);
+}
+
+TEST(Recipe, StratifiedBatchesNeedWholeClasses) {
+  auto problems = [](const std::string& classes) {
+    return CheckedDeck({"train.shuffle=stratified", "train.classes_per_batch=" + classes})
+        .problems();
+  };
+  EXPECT_EQ(problems("12"), "");
+  EXPECT_NE(problems("0").find("missing; shuffle = \"stratified\" needs"), std::string::npos);
+  EXPECT_NE(problems("7").find("train.global_batch = 96 is not divisible by 7"), std::string::npos);
+  expect_problem(CheckedDeck({"train.shuffle=stratified", "train.classes_per_batch=2",
+                              "train.mixture={ made = 1.0 }"},
+                             "", {"train.data"}),
+                 {"train.mixture", "whole batches of one data set"});
 }
 
 TEST(Recipe, OptionsOfTheEngine) {
