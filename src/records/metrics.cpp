@@ -111,6 +111,8 @@ const std::vector<MetricInfo>& train_metrics() {
       {"epoch", "epochs",
        "examples seen over the size of the training set (of a mixture: of all its data sets "
        "together); [D]: of data set D over its size"},
+      {"train_phase", "1", "number of this step's epoch, from 0 (train.test_every)"},
+      {"phase", "1", "number of this step's phase, from 0; tests count, too (train.test_every)"},
       {"epoch_mean", "1",
        "[M]: mean of measure M over the examples since the epoch began, in the row of the step "
        "that "
@@ -143,6 +145,7 @@ const std::vector<MetricInfo>& eval_metrics() {
       {"time", "s", "since 1970-01-01 UTC"},
       {"killed", "1", "1: the attempt before this one was killed: it ended without a report"},
       {"eval_s", "s", "wall time of the evaluation"},
+      {"phase", "1", "number of this test among all phases, from 0 (train.test_every)"},
   };
   return list;
 }

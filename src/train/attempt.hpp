@@ -53,6 +53,11 @@ struct Attempt {
   double uptime_s() const { return base::now_s() - begin_s; }
   // Finds `total`, after the data were opened and whenever the place in the stream has changed.
   void find_total();
+  // Returns the number of epochs that have ended with this step. The last step also ends an epoch
+  // that it cuts off.
+  int64_t epochs_ended(int64_t step) const;
+  // True if train.test_every lets a test follow this step.
+  bool test_follows(int64_t step) const;
   // Returns the steps between two events. 0 means never in every unit, though 0 epochs as a length
   // would be one step.
   int64_t period(const config::Duration& every) const;

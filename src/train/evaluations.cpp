@@ -8,6 +8,7 @@
 #include "base/log.hpp"
 #include "device/range.hpp"
 #include "train/evaluation_journal.hpp"
+#include "train/phases.hpp"
 
 namespace train {
 namespace log = base::log;
@@ -87,6 +88,8 @@ Evaluations::Evaluations(Attempt& attempt, RunFiles& files, Feed& feed,
       journals_(attempt, files) {
   for (const auto& [name, options] : attempt.recipe.evaluations()) {
     EvaluationTimes times{attempt.period(options.every), options.at_start, options.at_end};
+    if (attempt.recipe.train.test_every > 0)
+      times.tests = [&attempt](int64_t step) { return attempt.test_follows(step); };
     if (attempt.start.trial_steps > 0) times = {0, false, attempt.start.trial_evaluates};
     evaluations_.push_back(make_evaluation(attempt.job, name, options, times));
   }
@@ -166,6 +169,9 @@ void Evaluations::take(const Evaluation& e, Which which, eval::Result result, do
   log::line("{}{}{}", evaluation_line(e.name, state.step, result, seconds), best ? " best=yes" : "",
             passed ? " passes=yes" : "");
   result.values.emplace_back("eval_s", seconds);
+  if (const int64_t every = attempt_.recipe.train.test_every; every > 0 && state.step > 0)
+    result.values.emplace_back("phase",
+                               double(phase_of_test(attempt_.epochs_ended(state.step), every)));
   files_.metrics().eval_row(e.name, state.step, result.values);
   made_up_ |= which == Which::missing;
   feed_.agree_on_evaluation();

@@ -18,14 +18,17 @@ namespace train {
 struct EvaluationTimes {
   int64_t every = 0;  // steps; 0: only at start or end
   bool at_start = false, at_end = true;
+  std::function<bool(int64_t step)> tests{};  // true: a test phase follows (phases.hpp)
 
   // True if the evaluator runs at this step. `last` is true if the run ends at this step.
   bool due(int64_t step, int64_t total, bool last) const {
-    return config::is_time(step, every, total, at_end, false) || (at_end && last);
+    return config::is_time(step, every, total, at_end, false) || (at_end && last) ||
+           (tests && tests(step));
   }
   // Returns "every 500", "at the end" and so on, for the log.
   std::string describe() const {
     if (every > 0) return fmt::format("every {}", every);
+    if (tests) return at_start ? "at the start and in test phases" : "in test phases";
     if (!at_start && !at_end) return "never";
     return !at_start ? "at the end" : !at_end ? "at the start" : "at start and end";
   }

@@ -100,6 +100,13 @@ void TrainOptions::bind(config::Table& t) {
       .min(0)
       .max(1 << 24)
       .unit("classes");
+  t.key("test_every", test_every,
+        "all evaluators also run after epoch 0, each test_every-th one and the last, in VISSL's "
+        "phases; 0 = when their own keys say")
+      .min(0)
+      .max(1 << 30)
+      .unit("epochs")
+      .on_resume(OnResume::may_change);
   for (const char* name : {"label_smoothing", "pad_id"})
     t.moved(name, fmt::format("model.{}", name));
   check_order(t);

@@ -12,6 +12,7 @@
 #include "checkpoint/catalogue.hpp"
 #include "host/mfu.hpp"
 #include "train/console.hpp"
+#include "train/phases.hpp"
 
 namespace train {
 namespace log = base::log;
@@ -140,6 +141,11 @@ void RunLog::write_row(const step::StepReport& report, bool skipped, double seco
                          {"core_hours", progress.core_hours()},
                          {"host_mib", host_mib()},
                          {"uptime_s", attempt_.uptime_s()}});
+  if (const int64_t every = attempt_.recipe.train.test_every; every > 0) {
+    const int64_t epoch = attempt_.state.examples_seen(step - 1) / data.size();
+    row.emplace_back("train_phase", double(epoch));
+    row.emplace_back("phase", double(phase_of_epoch(epoch, every)));
+  }
   if (!attempt_.recipe.train.mixture.empty())
     for (int k = 0; k < int(data.parts().size()); ++k) {
       const data::Dataset& set = data.dataset(k);

@@ -4,6 +4,7 @@
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "train/console.hpp"
+#include "train/phases.hpp"
 #include "train/unused.hpp"
 
 namespace train {
@@ -67,6 +68,9 @@ void print_start(Attempt& attempt, const ExchangeTimes& exchanges, const host::P
             base::with_commas(attempt.total), base::with_commas(examples),
             double(examples) / double(data.size()), data.name(), base::with_commas(data.size()),
             recipe.train.until_input_ends() ? "; the input ends there" : "");
+  if (const int64_t every = recipe.train.test_every; every > 0)
+    log::line("phases   {}  (T: an epoch of training, e: the evaluators)",
+              phase_list(attempt.epochs_ended(attempt.total), every));
   log::line("data     {}  {}, {} samples  {}  order: {}", data.name(), data.summary(),
             base::with_commas(data.size()), data::text_of(data.spec()), order_text(recipe.train));
   print_model(engine, recipe);

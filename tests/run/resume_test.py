@@ -48,6 +48,14 @@ class Resume(harness.RunTest):
         # A longer run continues it; the schedule follows the new length.
         self.expect(0, "step=13 ", "step=15 ", args=[self.deck(), "--set", "train.total_steps=15"], ranks=2)
 
+    def test_phases(self):
+        """40 examples in batches of 12: epochs end with steps 4, 7 and 10, and the run ends in epoch 3."""
+        phases = ["--set", "train.test_every=2", "--set", "eval.val.every_steps=0", "--set", "eval.val.at_end=false"]
+        self.expect(0, "phases   TeTTeTe ", "val in test phases", args=[self.deck(), *phases])
+        self.assertEqual([(row["step"], row["phase"]) for row in self.rows("eval")], [(4, 1), (10, 4), (12, 6)])
+        self.assertEqual([row["train_phase"] for row in self.rows()], [0] * 4 + [1] * 3 + [2] * 3 + [3] * 2)
+        self.assertEqual([row["phase"] for row in self.rows()], [0] * 4 + [2] * 3 + [3] * 3 + [5] * 2)
+
     def test_until_the_input_ends(self):
         until = [self.deck(), "--set", "train.total_steps=input"]
         self.expect(0, "length   3 steps = 36 examples", "the input ends there", "eval=val step=3 ",
