@@ -277,7 +277,7 @@ void Engine::run_phases(const Workplace& at, int64_t step, int64_t passes, int64
       nn::Context ctx = context_of(m);
       if (two_phases) ctx.states = nullptr;  // the first phase has written the next states
       // A graph holds no exchange, so with graphs exchanges begin after the passes.
-      at.gradients.begin_micro_batch(m, ctx.last && !graphs_);
+      at.gradients.begin_micro_batch(m, ctx.last && !graphs_ && !options_.reduces_after);
       passes_.train->run(ctx, inputs(), geometry_.global_batch, sums_->place_of(m));
       if (&at.queue == &queue_) sums_->finish_pass(m);
     });

@@ -56,6 +56,8 @@ struct EngineOptions {
   std::function<std::unique_ptr<models::Model>()> make_model;
   shard::ShardingOptions sharding;
   int64_t bucket_bytes = 0;  // of small units whose gradients are exchanged together
+  // true: gradients that accumulate on their rank are exchanged when the last pass is over
+  bool reduces_after = false;
   DeterminismOptions determinism;
   optim::OptimizerOptions optimizer;
   std::vector<std::string> groups;  // regular expressions; the norms of each group are reported

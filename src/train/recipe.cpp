@@ -107,6 +107,11 @@ void TrainOptions::bind(config::Table& t) {
       .max(1 << 30)
       .unit("epochs")
       .on_resume(OnResume::may_change);
+  t.choice("reduce_gradients", reduces_after,
+           {{"beside_backward", false}, {"after_backward", true}},
+           "replicated parameters at determinism.level \"run\": their gradients are summed over "
+           "ranks as soon as a block has its own, or when backward is over; the same bits")
+      .on_resume(OnResume::may_change);
   for (const char* name : {"label_smoothing", "pad_id"})
     t.moved(name, fmt::format("model.{}", name));
   check_order(t);

@@ -50,6 +50,7 @@ struct TrainOptions {
   double class_power = 1;
   int64_t classes_per_batch = 0;
   int64_t test_every = 0;  // epochs (phases.hpp)
+  bool reduces_after = false;
   void bind(config::Table& t);
   // total_steps = "input": the run ends when its training data end.
   bool until_input_ends() const { return std::isinf(total.value); }

@@ -72,6 +72,7 @@ step::EngineOptions Recipe::engine(const DataLength& length, int threads, device
   for (const auto& [name, e] : evals) o.passes.push_back(pass_of(e));
   o.global_batch = train.global_batch;
   o.micro_batch = train.most_per_pass();
+  o.reduces_after = train.reduces_after;
   if (precision.compute == host::Compute::fp16) o.loss_scale = precision.loss_scale;
   o.forbid_waits = profile.forbid_waits;
   if (run.cuda_graph && kind == device::Kind::cuda) o.graphs = run.cuda_graph_limit;

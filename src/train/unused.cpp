@@ -38,6 +38,10 @@ std::vector<Unused> turned_off(const Recipe& recipe) {
       "mesh.gpu_timeout_s", "it is about exchanges by NCCL, and mesh.gpu_exchange is \"mpi\"");
   add(recipe.determinism.mesh && recipe.mesh.bucket_mb != plain.mesh.bucket_mb, "mesh.bucket_mb",
       "at determinism.level \"mesh\" each unit is exchanged alone");
+  add(recipe.determinism.mesh && recipe.train.reduces_after, "train.reduce_gradients",
+      "at determinism.level \"mesh\" each pass exchanges its gradients");
+  add(recipe.run.cuda_graph && recipe.train.reduces_after, "train.reduce_gradients",
+      "run.cuda_graph is \"on\", and no exchange lies within a graph");
   add(recipe.precision.compute != host::Compute::fp16 &&
           recipe.precision.loss_scale != plain.precision.loss_scale,
       "precision.loss_scale",

@@ -156,6 +156,11 @@ int compare(comm::Session& session, int argc, char** argv) {
             ++cases;
             expect(run(session, other).digest == o.digest, world, other.text() + ": bits differ");
           }
+          // Their exchanges begin beside the backward pass or after it.
+          tests::Case after = c;
+          after.reduces_after = true;
+          ++cases;
+          expect(run(session, after).digest == o.digest, world, after.text() + ": bits differ");
         }
       }
     }

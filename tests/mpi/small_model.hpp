@@ -30,13 +30,14 @@ struct Case {
   std::string frozen = "";  // regular expression
   bool bf16 = false;        // operands of products
   int64_t bucket_bytes = 4 << 10;
+  bool reduces_after = false;
 
   std::string text() const {
     return fmt::format(
         "mesh={}x{} micro={} parameters={} optimizer={} level={} recompute={} momentum={} kind={} "
-        "threads={} dropout={} bf16={} bucket={}",
+        "threads={} dropout={} bf16={} bucket={} after={}",
         mesh.replica, mesh.fsdp, micro_batch, parameters, optimizer, level, recompute,
-        momentum_type, kind, threads, dropout, bf16, bucket_bytes);
+        momentum_type, kind, threads, dropout, bf16, bucket_bytes, reduces_after);
   }
 };
 
@@ -69,6 +70,7 @@ inline step::EngineOptions engine_options(const Case& c, int64_t total_steps) {
   o.sharding.parameters = base::value_of(shard::kPlacementNames, c.parameters);
   o.sharding.optimizer = base::value_of(shard::kPlacementNames, c.optimizer);
   o.bucket_bytes = c.bucket_bytes;
+  o.reduces_after = c.reduces_after;
   o.determinism.mesh = c.level == "mesh";
   o.determinism.slices = c.slices;
   o.optimizer.kind = c.kind;
