@@ -335,6 +335,12 @@ every_steps = 12
                 for name in {"loss", "accuracy", "l2_grads", "top1"} & one.keys():
                     self.assertAlmostEqual(one[name], other[name], delta=2e-5 * abs(other[name]), msg=(pool, name, one["step"]))
 
+    def test_learns_made_up_classes(self):
+        made = 'data.train={kind="synthetic", examples=96, image_size=16, seq_len=8, vocab_size=9, classes=4, pattern="separable"}'
+        self.expect(0, args=[self.deck(), "--set", made, "--set", "train.total_steps=24", "--set", "train.reduce_gradients=after_backward",
+                             "--set", 'optimizer={kind="rmsprop", learning_rate=1e-3, momentum=0.5, centered=true}'], ranks=2)
+        self.assertEqual(self.rows("eval")[-1]["top1"], 1)
+
     def expect_two_classes(self, folder):
         """Each batch that was trained on has two classes with equally many examples."""
         batches = {}

@@ -356,6 +356,22 @@ TEST(Recipe, StratifiedBatchesNeedWholeClasses) {
                  {"train.mixture", "whole batches of one data set"});
 }
 
+TEST(Recipe, KeysOfFurtherKinds) {
+  const std::string rmsprop =
+      "optimizer={ kind = \"rmsprop\", learning_rate = 1, alpha = 0.9, eps = 1e-6, momentum = 0.5, "
+      "centered = true }";
+  EXPECT_EQ(CheckedDeck({rmsprop, "data.made.classes=3", "data.made.pattern=separable"}).problems(),
+            "");
+  expect_problem(CheckedDeck({"optimizer={ kind = \"rmsprop\", learning_rate = 1, alpha = 1 }"}),
+                 {"optimizer", "would never let a gradient in"});
+  expect_problem(CheckedDeck({"data.made.pattern=separable"}),
+                 {"data.made.pattern", "there are none: set classes"});
+  const CheckedDeck after({"train.reduce_gradients=after_backward", "train.test_every=2"});
+  EXPECT_EQ(after.problems(), "");
+  EXPECT_TRUE(after.recipe.engine(960, 1).reduces_after);
+  EXPECT_FALSE(CheckedDeck({}).recipe.engine(960, 1).reduces_after);
+}
+
 TEST(Recipe, OptionsOfTheEngine) {
   const step::EngineOptions plain = CheckedDeck({}).recipe.engine(960, 2);
   EXPECT_EQ(plain.micro_batch, 96) << "train.micro_batch = 0 sets no limit";
