@@ -36,7 +36,8 @@ class Parts(harness.RunTest):
     def test_attempts_are_read_from_the_log(self):
         os.makedirs(self.dir + "/logs")
         lines = ["an older line", "trainer 1.0", "mesh     1 x 2", "           and more", "start    step=0 ", "step=1 loss=3",
-                 "step=4 loss=2", "error: first: words", "error: second", "done     exit=6", "trainer 1.1", "start    step=4 file=x", "step=5 loss=1",
+                 "step=4 loss=2", "error: first: words", "error: second", "done     exit=6", "trainer 1.1",
+                 "start    step=4 file=x", "step=5 loss=1",
                  "stopped  step=7 by a signal", "done     exit=75", "trainer 1.2", "start    step=7 ", "finished step=9 in 1 s",
                  "done     exit=0", "trainer 1.3"]
         with open(self.dir + "/logs/rank00000.log", "w") as f:
