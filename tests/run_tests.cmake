@@ -49,6 +49,11 @@ foreach(script cuda_test cuda_figures_test cuda_combinations_test classifier_tes
   set_property(TEST run_${script}_mpi4 APPEND PROPERTY ENVIRONMENT "TRAINER_ON_EMULATOR=$<TARGET_FILE:trainer_on_emulator>")
 endforeach()
 
+# tools/quickstart in a bare Debian, where no CUDA toolkit and no package that a list forgets is at
+# hand. It first waits for packages, so it starts early.
+add_test(NAME run_bare_debian COMMAND ${CMAKE_SOURCE_DIR}/tools/bare_test --short)
+set_tests_properties(run_bare_debian PROPERTIES LABELS run SKIP_RETURN_CODE 77 COST 1000)
+
 # Every deck in inputs/ is valid. recipes_test.py plans those that count in epochs of ImageNet.
 file(GLOB decks CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/inputs/*.toml)
 list(FILTER decks EXCLUDE REGEX "(_r50|/dino_s16)\\.toml$")
