@@ -12,7 +12,8 @@
 namespace modes {
 namespace {
 
-// A line of the file is a key, a blank and a row. A torn line at the end has no line break.
+// A line of the file is a key, a blank and a row. A torn line at the end has no line break, and is
+// removed, so that the next row begins a line.
 constexpr const char* kRows = "/rows";
 
 }  // namespace
@@ -21,7 +22,13 @@ CutCall::CutCall(comm::Comm& world, const std::string& out) : world_(world) {
   if (out.empty()) return;
   folder_ = out + ".partial";
   const std::string rows = comm::on_first(world_, [&] {
-    return io::exists(folder_ + kRows) ? io::read_file(folder_ + kRows) : std::string();
+    if (!io::exists(folder_ + kRows)) return std::string();
+    std::string text = io::read_file(folder_ + kRows);
+    const size_t whole = text.rfind('\n') + 1;
+    if (whole < text.size())
+      io::File(folder_ + kRows, io::File::Mode::write).truncate(int64_t(whole));
+    text.resize(whole);
+    return text;
   });
   for (size_t at = 0, end; (end = rows.find('\n', at)) != rows.npos; at = end + 1) {
     const std::string line = rows.substr(at, end - at);

@@ -348,5 +348,22 @@ TEST(Shape, PadAndReshape) {
   });
 }
 
+// A limit is above all values. Padding of class n needs a model of n + 1 classes, and padding
+// below 0 is no class.
+TEST(Shape, PaddingMayRaiseTheLimitOfAField) {
+  for (const auto& [value, limit] : {std::pair{-1, 0}, {0, 5}, {4, 5}, {5, 6}, {9, 10}}) {
+    const Spec classes{{"n", FieldSpec::array(DType::i32, {2}, 5)}};
+    const std::string pad = fmt::format("pad_to_shape([4], {}, key='n')", value);
+    EXPECT_EQ(Pipeline(pad, classes, {}).spec().at("n").limit, limit) << pad;
+    EXPECT_EQ(Pipeline(pad + " | reshape([2, 2], key='n') | copy('n', 'm')", classes, {})
+                  .spec()
+                  .at("m")
+                  .limit,
+              limit);
+  }
+  const Spec open{{"n", FieldSpec::array(DType::i32, {2})}};
+  EXPECT_EQ(Pipeline("pad_to_shape([4], 7, key='n')", open, {}).spec().at("n").limit, 0);
+}
+
 }  // namespace
 }  // namespace data

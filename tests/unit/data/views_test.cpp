@@ -107,6 +107,50 @@ TEST(Views, ProbabilitiesOfEachView) {
   EXPECT_NEAR(grey.at({2, true}), 50, 20);  // 3 deviations
 }
 
+const std::string kWholeViews = "multi_crop([2, 2], [32, 16], scale=[1, 1], ratio=[1, 1])";
+
+// Views are numbered through the fields of all sizes. So a view of the second size has the draws of
+// the third copy of an image, not those of the first.
+TEST(Views, AreNumberedThroughAllSizes) {
+  for (const std::string op :
+       {"random_resized_crop(8)", "flip_lr", "color_jitter(0.5, 0.5, 0.5, 0.2)", "color_distortion",
+        "grayscale", "gaussian_blur", "solarize", "photometric(p=1)"})
+    for (int64_t position = 0; position < 6; ++position) {
+      SCOPED_TRACE(op);
+      const Sample whole = made_by(kWholeViews, position, 1, 32, 32),
+                   all = made_by(kWholeViews + " | " + op, position, 1, 32, 32);
+      for (const auto& [field, first] : {std::pair{"image", 0}, {"image1", 2}}) {
+        const Array& two = array_in(whole, field);
+        Array image(DType::u8, {two.shape[1], two.shape[2], 3});
+        std::copy_n(two.u8(), image.count(), image.u8());
+        Sample one;
+        one["image"] = std::move(image);
+        Pipeline("copies(4) | " + op, kDecoded, {}, 1).apply(one, position);
+        for (int64_t view : {0, 1})
+          EXPECT_EQ(view_bytes(array_in(all, field), view, 2),
+                    view_bytes(array_in(one, "image"), first + view, 4));
+      }
+    }
+}
+
+TEST(Views, EachProbabilityIsOfOneView) {
+  const Sample whole = made_by(kWholeViews, 3, 1, 32, 32);
+  for (const std::string op :
+       {"flip_lr(", "grayscale(", "gaussian_blur(radius=2, ", "solarize(threshold=9, ",
+        "color_jitter(brightness=0.5, ", "color_distortion(p_gray=0, ", "photometric("}) {
+    SCOPED_TRACE(op);
+    const Sample all = made_by(kWholeViews + " | " + op + "p=[1, 0, 0, 1])", 3, 1, 32, 32);
+    for (const auto& [field, view, changes] : {std::tuple{"image", 0, true},
+                                               {"image", 1, false},
+                                               {"image1", 0, false},
+                                               {"image1", 1, true}})
+      EXPECT_EQ(
+          view_bytes(array_in(all, field), view, 2) != view_bytes(array_in(whole, field), view, 2),
+          changes)
+          << field << " " << view;
+  }
+}
+
 TEST(Views, NoChangesGiveTheImage) {
   EXPECT_EQ(view_bytes(
                 array_in(made_by("color_jitter(0, 0, 0, 0) | grayscale(p=0) | gaussian_blur(p=0) | "
