@@ -290,32 +290,6 @@ TEST_F(Checkpoint, places_of_the_last_save_serve_only_such_a_state) {
   bytes_of(5, {{"name", "longer than it was"}, {"more", "y"}});
 }
 
-// The bytes on disk and in memory do not depend on threads and on the bytes in flight.
-TEST_F(Checkpoint, threads_and_bytes_in_flight_change_no_byte) {
-  std::string first;
-  for (const checkpoint::IoLimits io :
-       {checkpoint::IoLimits{}, {1, 2}, {3, 6}, {16, 1 << 10}, {16, 32}}) {
-    EXPECT_LE(2 * io.threads * io.largest_read(1 << 20), io.inflight_mb << 20);
-    EXPECT_GE(io.largest_read(1 << 20), 1 << 20);
-    Owner owner(Cut::small_pieces, 0, 1, 5, true), back(Cut::uneven, 0, 1, 0, false);
-    owner.state.io = back.state.io = io;
-    const std::string path =
-        directory_ + "/" + checkpoint::save(*comm_, directory_, owner.state, {}).file;
-    if (first.empty()) first = io::read_file(path);
-    EXPECT_EQ(io::read_file(path), first) << io.threads;
-    ASSERT_TRUE(checkpoint::restore(*comm_, directory_, back.state, {}));
-    EXPECT_EQ(back.problem(5), "") << io.threads;
-    // A damaged block is found whichever thread reads it.
-    const checkpoint::Manifest m = checkpoint::inspect(path, 5);
-    const size_t at = size_t(m.layout.find("/state/flags")->offset) + 77;
-    const char flipped = char(first[at] ^ 1);
-    io::File(path, io::File::Mode::write).write_at(&flipped, 1, int64_t(at));
-    EXPECT_THROW(checkpoint::restore(*comm_, directory_, back.state, {}), base::Error);
-    io::remove_file(path);
-  }
-  EXPECT_EQ(checkpoint::IoLimits{}.largest_read(1 << 20), 64 << 20);
-}
-
 // Flips single bytes, a sample over the whole file. A flipped byte is refused by name or changes
 // nothing.
 TEST_F(Checkpoint, flipped_bytes_never_pass) {
