@@ -92,7 +92,8 @@ void ScoringOptions::bind(config::Table& t) {
         "`data` needs the fields image and label alone")
       .on_resume(may);
   pairs.bind(t);
-  if (classes.empty() == classes_file.empty())
+  const bool refused = classes_file.empty() && t.has("classes_file");  // with its own message
+  if (classes.empty() == classes_file.empty() && !refused)
     t.error(classes.empty() ? "classes" : "classes_file",
             classes.empty() ? "missing; give the captions of the classes, or classes_file"
                             : "there is classes too: give one of them");

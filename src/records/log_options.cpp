@@ -89,8 +89,9 @@ void LogOptions::bind(config::Table& t) {
            "a fault. Lines about the start and the end of a run are always there")
       .on_resume(OnResume::may_change);
   t.key("levels", levels,
-        "{ COMPONENT = LEVEL }: other levels of run, data, train, eval or checkpoint, as in { "
-        "checkpoint = \"debug\" }")
+        "other levels of components: { checkpoint = \"debug\" } and so on, for run, data, train, "
+        "eval or "
+        "checkpoint")
       .check([this] { return levels_problem(levels); })
       .on_resume(OnResume::may_change);
   t.key("samples", samples,

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Keys of [log].
 #pragma once
 
 #include <cstdint>

@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kDeck = R"(
+constexpr const char* kTwoSets = R"(
 run   = { dir = "unused", device = "cpu" }
 train = { data = "train", total_steps = 10, global_batch = 96 }
 [model]
@@ -65,7 +65,7 @@ class ClassLists : public testing::Test {
                        std::vector<std::string> removals = {}) {
     Recipe recipe;
     config::Deck deck(
-        {"deck.toml", kDeck + sets_ + evals, std::move(overrides), std::move(removals)}, recipe);
+        {"deck.toml", kTwoSets + sets_ + evals, std::move(overrides), std::move(removals)}, recipe);
     EXPECT_EQ(base::join(deck.problems().lines, "\n"), "");
     check_class_lists(recipe, deck, *models::make_model(recipe.model, recipe.memory), names_);
     return base::join(deck.problems().lines, "\n");
