@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // All-reduces of memory that the ranks of a node share. Ranks add up pieces of all ranks' numbers
 // where they lie, and write the sums back to all of them. No message is sent. Only the communicator
-// includes this file.
+// and its test include this file.
 //
 // Each rank has a part of the pieces. When it has added these up, it takes those that the others
 // have not begun. So no rank waits for another one to get its core. Sums follow the binary tree

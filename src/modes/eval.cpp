@@ -33,6 +33,20 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
+// Makes the file if there is none. A row that a killed call has written in part is removed: it
+// comes again, and nothing may be added to a torn line.
+void open_rows(const std::string& path) {
+  io::make_directories(io::parent_of(path));
+  io::File file(path, io::File::Mode::append);
+  if (file.size() == 0) return;  // also one that cannot be read, such as a pipe
+  const std::string text = io::read_file(path);
+  const size_t last = text.rfind('\n') + 1;
+  if (last < text.size() && text[last] == '{' && !OrderedJson::accept(text.substr(last)))
+    file.truncate(int64_t(last));
+  else if (last < text.size())
+    file.append("\n");
+}
+
 // One call of the mode: set_up refuses what can be refused, run does the work.
 class Evaluator {
  public:
@@ -99,8 +113,7 @@ void Evaluator::set_up() {
   loader_.log = bad_samples_->log();
   if (const std::string& out = recipe_.evaluate.out; !out.empty())
     comm::on_first(world(), [&] {
-      io::make_directories(io::parent_of(out));
-      io::File(out, io::File::Mode::append).close();
+      open_rows(out);
       return std::string();
     });
   cut_ = std::make_unique<CutCall>(world(), recipe_.evaluate.out);

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "base/clock.hpp"
+#include "comm/shared_sum.hpp"
 #include "comm_suite.hpp"
 #include "ranks.hpp"
 
@@ -154,6 +155,38 @@ void shared_without_first(comm::Session& session) {
   }
 }
 
+// Ranks that begin early may sleep. The one that begins last rings their bells, so that they add up
+// pieces as well; otherwise it does all of the work alone.
+void shared_last_wakes_the_others(comm::Session& session) {
+  Comm& world = session.world();
+  if (session.exchange_text() != "mpi, sums in shared memory") return;
+  comm::NodeMemory node;
+  const auto group = comm::SharedGroup::make(node, MPI_COMM_WORLD);
+  const auto parts = node.allocate(int64_t{2} << 20);
+  expect(group && parts, "the ranks share memory");
+  const View mine{parts->of_rank[size_t(node.rank())], DType::f32, parts->bytes / 4};
+  comm::Bell& bell = node.bell(node.rank());
+  for (int last = 0; last < world.size(); ++last) {
+    const bool is_last = world.rank() == last;
+    std::fill_n(mine.f32(), mine.count, 1.0f);
+    comm::SharedSum sum;
+    if (!is_last) sum.begin(*group, *parts, node.rank(), mine);
+    world.barrier();
+    expect(is_last || sum.idle(), "nothing can be done before all have begun");
+    const uint32_t heard = bell.heard();
+    world.barrier();
+    if (is_last) sum.begin(*group, *parts, node.rank(), mine);
+    expect(!is_last || !sum.idle(), "the last one has others to wake");
+    if (is_last) sum.advance();
+    world.barrier();
+    expect((bell.heard() != heard) == !is_last, "the last rank rings the bells of the others");
+    while (!sum.advance()) std::this_thread::yield();
+    world.barrier();
+    expect(std::count(mine.f32(), mine.f32() + mine.count, float(world.size())) == mine.count,
+           "and the sums are there");
+  }
+}
+
 int run(comm::Session& session, int, char**) {
   Comm& world = session.world();
   const int ranks = world.size();
@@ -183,6 +216,7 @@ int run(comm::Session& session, int, char**) {
   beside_main(session);
   shared_beside_main(session);
   shared_without_first(session);
+  shared_last_wakes_the_others(session);
   shared_in_new_groups(session);
 
   // The group is ordered by key, not by world rank.

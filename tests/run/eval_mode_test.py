@@ -200,8 +200,24 @@ class EvalMode(harness.RunTest):
         self.evaluate(*sets(f'evaluate.from=["{self.checkpoint(12)}"]'), code=5)
         self.assertIn("is damaged", self.output)
         # All of them were asked for: the first ones are evaluated before the error.
-        self.evaluate(*sets("evaluate.checkpoints=all"), code=5)
+        out = self.folder + "/values.jsonl"
+        every = sets("evaluate.checkpoints=all", f"evaluate.out={out}")
+        self.evaluate(*every, code=5)
         self.assertEqual(len(self.lines()), 4)
+        # The same command goes on there. A row that was noted, but of which the file has a part or nothing, comes into it once.
+        with open(out) as f:
+            before = f.readlines()
+        self.assertEqual(len(before), 4)
+        with open(out, "w") as f:
+            f.write("".join(before[:3]) + before[3][:30])
+        self.damage(self.checkpoint(12))  # the same bits again, so it is sound
+        rows = self.evaluate(*every, ranks=2)
+        self.assertEqual(self.output.count(" is taken over from the call before"), 4)
+        with open(out) as f:
+            lines = f.readlines()
+        self.assertEqual((lines[:4], [json.loads(line) for line in lines]), (before, rows))
+        self.assertEqual(self.values(rows), want)
+        self.damage(self.checkpoint(12))
         for step in (4, 8):
             self.damage(self.checkpoint(step))
         self.evaluate(ranks=2, code=5)
