@@ -11,7 +11,8 @@ import harness
 
 SUFFIXES = ("steps", "examples", "epochs", "fraction")
 # A line of --describe: key, type, default. Types have at most two words.
-LINE = re.compile(r"^  (?P<key>(?!the keys of)[a-z]\S*) +(?P<type>[a-z]+(?: table)?) +(?P<default>required|\[.*?\]|\{.*?\}|\".*?\"|\S+)(?: |$)")
+LINE = re.compile(r"^  (?P<key>(?!the keys of)[a-z]\S*) +(?P<type>[a-z]+(?: table)?) +"
+                  r"(?P<default>required|\[.*?\]|\{.*?\}|\".*?\"|\S+)(?: |$)")
 # A value in TOML, Python, C++ or on a command line, as far as it can be compared.
 VALUE = r"""\\?["'](?P<text>[^"'\\\n]*)|(?P<list>[\[{][^\n]*)|(?P<plain>[^\s,;)}\]"']+)"""
 
@@ -101,7 +102,8 @@ class Keys(harness.RunTest):
 class Scan(unittest.TestCase):
     """The search itself finds what is missing."""
     TEXT = ('[run]  where\n  run.threads  integer  0  >= 0  [R] threads\n  data.NAME.part  string  ""  part\n'
-            '  rule[].scale  number  1.0  factor {kind: a}\n  rule[].scale  number  2.0  factor {kind: b}\n  eval.NAME.every_*  duration  0  when\n')
+            '  rule[].scale  number  1.0  factor {kind: a}\n  rule[].scale  number  2.0  factor {kind: b}\n'
+            '  eval.NAME.every_*  duration  0  when\n')
 
     def missing(self, deck="", test=""):
         return never_set(described(self.TEXT), [tomllib.loads(deck)], [test])

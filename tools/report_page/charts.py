@@ -13,10 +13,12 @@ COLOURS, DASHES = 8, ["", "6 3", "2 2", "8 3 2 3"]  # colours are in page.css; d
 MOST_POINTS, LEAST_POINTS, ALL_POINTS = 2000, 100, 60_000   # points of a curve, and of all curves together
 # Columns of training that are no curves, or that have a panel of their own.
 NO_CURVES = {"step", "attempt", "skipped", "epoch", "examples_seen", "progress", "core_hours", "uptime_s", "examples_s_core",
-             "first_step_s", "loss", "loss_ar", "loss_parallel", "accuracy", "l2_grads", "examples_s", "ms", "compute_ms", "data_ms", "comm_ms", "mfu", "hfu"}
+             "first_step_s", "loss", "loss_ar", "loss_parallel", "accuracy", "l2_grads", "examples_s", "ms", "compute_ms",
+             "data_ms", "comm_ms", "mfu", "hfu"}
 STEP_PARTS = (("ms", "whole step"), ("compute_ms", "computing"), ("data_ms", "waiting for data"), ("comm_ms", "communication"))
 TITLES = {"l2_params": "norm of the parameters", "l2_updates": "norm of the updates", "clip": "factor of clipping",
-          "host_mib": "memory of rank 0", "host_available_mib": "memory that its node has left", "skipped_updates": "steps without an update", "bad_samples": "bad samples",
+          "host_mib": "memory of rank 0", "host_available_mib": "memory that its node has left",
+          "skipped_updates": "steps without an update", "bad_samples": "bad samples",
           "loss_per_token": "training loss per token", "loss_scale": "loss scale"}
 ONLY_IF_ANY = {"skipped_updates", "bad_samples"}    # no panel for zeros alone
 
