@@ -88,10 +88,10 @@ void LogOptions::bind(config::Table& t) {
            "evaluations, checkpoints; debug and trace: what else is done, for people who look for "
            "a fault. Lines about the start and the end of a run are always there")
       .on_resume(OnResume::may_change);
-  t.key("levels", levels,
-        "other levels of components: { checkpoint = \"debug\" } and so on, for run, data, train, "
-        "eval or "
-        "checkpoint")
+  t.key(
+       "levels", levels,
+       "{ COMPONENT = LEVEL }, as in { checkpoint = \"debug\" }: other levels of run, data, train, "
+       "eval or checkpoint")
       .check([this] { return levels_problem(levels); })
       .on_resume(OnResume::may_change);
   t.key("samples", samples,

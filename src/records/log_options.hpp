@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys of [log].
+// [log] of the deck.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,6 @@
 
 namespace records {
 
-// [log] of the deck.
 struct LogOptions {
   int64_t console_first_steps = 5, console_every_steps = 50, console_window = 1;
   int64_t metrics_every_steps = 1;
