@@ -78,7 +78,7 @@ check_program() {
 check_hosts() {
   local way="PBS lists the hosts of a job in this file; submit the script with qsub"
   [ -n "${PBS_NODEFILE:-}" ] || wrong "PBS_NODEFILE is not set: $way"
-  [ -f "$PBS_NODEFILE" ] && [ -r "$PBS_NODEFILE" ] || wrong "PBS_NODEFILE=$PBS_NODEFILE is no file that can be read: $way"
+  if [ ! -f "$PBS_NODEFILE" ] || [ ! -r "$PBS_NODEFILE" ]; then wrong "PBS_NODEFILE=$PBS_NODEFILE is no file that can be read: $way"; fi
   grep -q '[^[:space:]]' "$PBS_NODEFILE" || wrong "PBS_NODEFILE=$PBS_NODEFILE names no host: $way"
 }
 

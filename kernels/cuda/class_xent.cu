@@ -20,7 +20,7 @@ struct ClassRows {
   uint8_t* hits;   // may be null
   int64_t columns;
   ClassTarget target;
-  bool sigmoid, gradient;
+  bool gradient;
   float scale;
   ClassLoss kind;
   float beta;
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kClassThreads) class_rows(ClassRows a) {
   double part = 0, shifted = 0;
   for (int64_t c = threadIdx.x; c < n; c += blockDim.x) {
     const float v = x[c];
-    if (a.sigmoid) {
+    if (a.kind == ClassLoss::sigmoid) {
       part += double(fmaxf(v, 0.0f) + log1pf(expf(-fabsf(v)))) - double(q.at(c)) * double(v);
     } else {
       part += double(expf(v - top));
@@ -95,14 +95,16 @@ __global__ void __launch_bounds__(kClassThreads) class_rows(ClassRows a) {
   if (threadIdx.x == 0) {
     const double blend = double(q.share) * (double(mine) - double(top)) +
                          (1 - double(q.share)) * (double(other) - double(top));
-    a.loss[row] =
-        float(a.sigmoid ? sum : log(sum) - (double(q.off) * shifted + double(q.lift) * blend));
+    a.loss[row] = float(a.kind == ClassLoss::sigmoid
+                            ? sum
+                            : log(sum) - (double(q.off) * shifted + double(q.lift) * blend));
   }
   if (!a.gradient) return;
   const float scale = a.scale * (a.loss_scale ? *a.loss_scale : 1);
   for (int64_t c = threadIdx.x; c < n; c += blockDim.x) {
     const float v = x[c], e = expf(-fabsf(v));
-    const float p = a.sigmoid ? (v >= 0 ? 1 : e) / (1 + e) : float(double(expf(v - top)) / sum);
+    const float p = a.kind == ClassLoss::sigmoid ? (v >= 0 ? 1 : e) / (1 + e)
+                                                 : float(double(expf(v - top)) / sum);
     x[c] = scale * (p - q.at(c));
   }
 }
@@ -120,7 +122,6 @@ void run_cuda(const ClassXent& a, Queue& queue) {
                        .hits = a.hits.none() ? nullptr : a.hits.u8(),
                        .columns = a.columns,
                        .target = class_target(a.smoothing, a.columns),
-                       .sigmoid = a.kind == ClassLoss::sigmoid,
                        .gradient = a.gradient,
                        .scale = a.scale,
                        .kind = a.kind,

@@ -22,8 +22,8 @@ class NeighbourSearch {
   NeighbourSearch(const LabelledRows& rows, bool normalise);
 
   // Returns the k most similar rows to each of `count` images, the most similar first; among
-  // equally similar ones the first row comes first. An image has none if a similarity is not finite. x:
-  // [count, features]. The result does not depend on `threads`.
+  // equally similar ones the first row comes first. An image has none if a similarity is not
+  // finite. x: [count, features]. The result does not depend on `threads`.
   std::vector<std::vector<Neighbour>> find(const float* x, int64_t count, int64_t k,
                                            int threads) const;
 

@@ -4,14 +4,14 @@
 namespace models {
 
 // One row for each model: src/models/NAME.cpp ends in NAME_row().
-#define MODELS(ROW)                                                                           \
-  ROW(cappa)                                                                                  \
-  ROW(classifier)                                                                             \
-  ROW(linear_probe)                                                                           \
-  ROW(simclr)                                                                                 \
-  ROW(moco)                                                                                   \
-  ROW(swav) ROW(barlow_twins) ROW(dino) ROW(npid) ROW(rotnet) ROW(jigsaw) ROW(deepcluster_v2) \
-      ROW(pirl)
+#define MODELS(ROW) \
+  ROW(cappa)        \
+  ROW(classifier)   \
+  ROW(linear_probe) \
+  ROW(simclr)       \
+  ROW(moco)         \
+  ROW(swav)         \
+  ROW(barlow_twins) ROW(dino) ROW(npid) ROW(rotnet) ROW(jigsaw) ROW(deepcluster_v2) ROW(pirl)
 
 REGISTRY(registry, Registered, "model", MODELS)
 

@@ -199,6 +199,8 @@ Evaluations::Outcome Evaluations::run(Which which) {
     if (!wanted(e, which)) continue;
     if (!std::exchange(any, true)) attempt_.enter("evaluate");
     if (!open(e)) {
+      log::line("eval={} step={} interrupted: made when the run goes on", e.name,
+                attempt_.state.step);
       outcome.complete = false;
       break;
     }

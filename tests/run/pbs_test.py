@@ -261,7 +261,7 @@ class Pbs(PbsTest):
         self.assertEqual(code, 75, log)
         # The job had 110 s left at its start; PBS's used time would give 220 s.
         self.assertRegex(log, r"limits   wall time: 1m\d+s left \(pbs\)")
-        self.assertRegex(log, r"stopped  step=[1-9]\d* of .*: wall time: (2[5-9]|3\d) s left; margin 25 s \+ step ")
+        self.assertRegex(log, r"stopped  step=[1-9]\d* of .*: wall time: (2[5-9]|3\d) s left; margin 25 s (\(.*\) )?\+ step ")
 
     def test_too_short(self):
         log = self.not_continued("too_short", 8)

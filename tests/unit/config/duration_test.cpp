@@ -10,8 +10,8 @@
 
 #include "base/error.hpp"
 #include "base/text.hpp"
-#include "tests/unit/recorded.hpp"
 #include "config/table.hpp"
+#include "tests/unit/recorded.hpp"
 
 namespace {
 
