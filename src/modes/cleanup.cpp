@@ -2,9 +2,9 @@
 #include "modes/cleanup.hpp"
 
 #include <algorithm>
-#include <regex>
 
 #include "base/log.hpp"
+#include "base/pattern.hpp"
 #include "base/text.hpp"
 #include "comm/together.hpp"
 #include "io/files.hpp"
@@ -18,21 +18,21 @@ constexpr const char* kLock = "lock";
 
 // The files that training writes, by their paths in the run directory. What the modes extract,
 // predict, show and index write there, and what tools draw, is the result of another command.
-const std::regex& written_files() {
-  static const std::regex names(
+const base::Pattern& written_files() {
+  static const base::Pattern names(
       R"((deck\.resolved\.toml|report\.txt|gemm_search\.txt)"
       R"(|metrics\.(h5|jsonl)|metrics\.abandoned(\.\d+)?\.(h5|jsonl))"
       R"(|checkpoints/(\d{10}|latest|best)\.h5|checkpoints/abandoned/\d{10}(\.past\d+)?\.h5)"
-      R"(|logs/(rank\d{5}\.log|(warnings|parameters|init|bad_samples)\.txt))"
+      R"(|logs/(rank\d{5}\.log|report\.spare|(warnings|parameters|parameters_init|init|bad_samples)\.txt))"
       R"(|logs/samples/from\d{10}\.rank\d{5}\.tsv)"
       R"(|eval/[^/]+/\d{10}/(partial/)?[^/]+|index/[^/]+\.index)(\.tmp)?)");
   return names;
 }
 
 // The folders that training makes. Others are not entered.
-const std::regex& made_folders() {
-  static const std::regex names(R"(checkpoints(/abandoned)?|logs(/samples)?|index)"
-                                R"(|eval(/[^/]+(/\d{10}(/partial)?)?)?)");
+const base::Pattern& made_folders() {
+  static const base::Pattern names(R"(checkpoints(/abandoned)?|logs(/samples)?|index)"
+                                   R"(|eval(/[^/]+(/\d{10}(/partial)?)?)?)");
   return names;
 }
 
@@ -50,11 +50,11 @@ void sweep(const std::string& directory, const std::string& below, Swept& out) {
        io::list_directory(below.empty() ? directory : directory + "/" + below)) {
     const std::string relative = below.empty() ? name : below + "/" + name;
     const std::string path = directory + "/" + relative;
-    if (io::is_directory(path) && std::regex_match(relative, made_folders())) {
+    if (io::is_directory(path) && made_folders().matches(relative)) {
       const size_t kept = out.kept.size();
       sweep(directory, relative, out);
       if (!remove_if_empty(path) && out.kept.size() == kept) out.kept.push_back(relative);
-    } else if (std::regex_match(relative, written_files()) && !io::is_directory(path)) {
+    } else if (written_files().matches(relative) && !io::is_directory(path)) {
       out.removed += io::remove_file(path);
     } else if (relative != kLock) {
       out.kept.push_back(relative);

@@ -35,3 +35,7 @@ class ToolTest(harness.RunTest):
     def members(self, path):
         with tarfile.open(self.path(path)) as tar:
             return {m.name: tar.extractfile(m).read() for m in tar}
+
+    def deck_of(self, out, fields='image = "png", text = "txt"', shards="train-00000.tar"):
+        return self.deck(self.changed(('path       = "%s/train-{000..001}.tar"' % self.data, f'path = "{self.path(out)}/{shards}"'),
+                                      ('image = "png", text = "txt"', fields)))

@@ -254,10 +254,6 @@ class Tools(tool_harness.ToolTest):
 
     # ------------------------------------------------------------------------------------------------ pack_dataset
 
-    def deck_of(self, out, fields='image = "png", text = "txt"', shards="train-00000.tar"):
-        return self.deck(self.changed(('path       = "%s/train-{000..001}.tar"' % self.data, f'path = "{self.path(out)}/{shards}"'),
-                                      ('image = "png", text = "txt"', fields)))
-
     def test_names_that_are_not_utf8(self):
         """No tool dies of such a name of a file or a run."""
         raw = os.fsdecode(b"caf\xe9")
