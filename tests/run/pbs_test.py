@@ -105,7 +105,7 @@ class Pbs(PbsTest):
         """PBS shows a used time that is up to 120 s old. One rank, because ranks that wait for a slow one
         compute as well."""
         return cls.whole("stale", "-l", "select=1:ncpus=1:mpiprocs=1", "-l", "walltime=00:17:40",
-                         **cls.slow("stale", "--set limits.wall_time=auto --set limits.margin_s=25"), LEAD="0",
+                         **cls.slow("stale", "--set limits.wall_time=auto --set limits.margin_s=15"), LEAD="0",
                          hosts=("localhost",), started_s_ago=950)
 
     @classmethod
@@ -261,7 +261,7 @@ class Pbs(PbsTest):
         self.assertEqual(code, 75, log)
         # The job had 110 s left at its start; PBS's used time would give 220 s.
         self.assertRegex(log, r"limits   wall time: 1m\d+s left \(pbs\)")
-        self.assertRegex(log, r"stopped  step=[1-9]\d* of .*: wall time: (2[5-9]|3\d) s left; margin 25 s (\(.*\) )?\+ step ")
+        self.assertRegex(log, r"stopped  step=[1-9]\d* of .*: wall time: (1[5-9]|2\d) s left; margin 15 s \+ step ")
 
     def test_too_short(self):
         log = self.not_continued("too_short", 8)
