@@ -118,7 +118,9 @@ class NpzReader : public WeightFile {
           fmt::format("'{}' holds pickled Python objects, which are never read (they could run any "
                       "code); save it as an array of numbers",
                       name));
-    FileTensor t{name, header.shape, weight_type(header.descr), header.descr};
+    const bool swapped = header.descr.starts_with('>');  // most significant byte first
+    FileTensor t{name, header.shape,
+                 weight_type(swapped ? "<" + header.descr.substr(1) : header.descr), header.descr};
     std::optional<int64_t> count = checked_count(header.shape);
     if (!count)
       refuse(
@@ -130,9 +132,9 @@ class NpzReader : public WeightFile {
       if (there != needs)
         refuse(fmt::format("{}: the array needs {} bytes, the member has {}: cut or damaged",
                            describe(t), needs, there));
-      places_.push_back({member, begins, header.fortran});
+      places_.push_back({member, begins, header.fortran, swapped});
     } else {
-      places_.push_back({member, 0, false});
+      places_.push_back({member, 0, false, false});
     }
     add(std::move(t));
   }
@@ -150,12 +152,18 @@ class NpzReader : public WeightFile {
     }
     reordered_.clear();
     returned_ = 0;
+    swap_ = places_[tensor].swapped ? device::size_of(*tensors()[tensor].type) : 0;
     if (places_[tensor].fortran) reorder(tensors()[tensor]);
   }
   void take(char* to, int64_t bytes) override {
-    if (reordered_.empty()) return get(current_, to, bytes);
-    std::memcpy(to, reordered_.data() + returned_, size_t(bytes));
-    returned_ += bytes;
+    if (reordered_.empty()) {
+      get(current_, to, bytes);
+    } else {
+      std::memcpy(to, reordered_.data() + returned_, size_t(bytes));
+      returned_ += bytes;
+    }
+    // `bytes` are whole elements
+    for (int64_t at = 0; swap_ && at < bytes; at += swap_) std::reverse(to + at, to + at + swap_);
   }
 
   // Reads a whole array in Fortran order (first axis fastest) and stores it in C order (last axis
@@ -198,6 +206,7 @@ class NpzReader : public WeightFile {
     size_t member;
     int64_t begins;  // bytes before the elements
     bool fortran;    // first axis fastest
+    bool swapped;    // most significant byte first
   };
   std::unique_ptr<archive, Close> archive_;
   archive_entry* entry_ = nullptr;  // owned by libarchive
@@ -206,6 +215,7 @@ class NpzReader : public WeightFile {
   std::string current_;
   std::vector<char> reordered_;  // the current array in C order, if the file has Fortran order
   int64_t returned_ = 0;         // bytes of reordered_ already returned
+  int64_t swap_ = 0;             // bytes of an element whose bytes are reversed, or 0
 };
 
 }  // namespace

@@ -180,10 +180,9 @@ void compact_headers(hid_t creation, const std::string& path) {
   check_h5(H5Pset_obj_track_times(creation, false), "leave out times", path);
 }
 
-H5Handle file_access(const std::string& path) {
+H5Handle file_access(const std::string& path, H5F_libver_t newest) {
   H5Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose, "make a property list", path);
-  // V18 has compact object headers with checksums, and old libraries can read it.
-  check_h5(H5Pset_libver_bounds(access, H5F_LIBVER_V18, H5F_LIBVER_V18), "choose the format", path);
+  check_h5(H5Pset_libver_bounds(access, H5F_LIBVER_V18, newest), "choose the format", path);
   // The run directory has its own lock, and many cluster file systems refuse HDF5's locks.
   check_h5(H5Pset_file_locking(access, false, true), "turn off file locking", path);
   return access;
@@ -217,7 +216,8 @@ H5File::H5File(int64_t id, std::string path, std::unique_ptr<Image> image)
 
 H5File H5File::create(const std::string& path, const H5Create& how) {
   H5Lock lock;
-  H5Handle access = file_access(path);
+  // V18 has compact object headers with checksums, and old libraries can read it.
+  H5Handle access = file_access(path, H5F_LIBVER_V18);
   auto image = std::make_unique<Image>();
   H5FD_file_image_callbacks_t memory{Image::make,  Image::copy,    Image::grow, Image::keep,
                                      Image::share, Image::unshare, image.get()};
@@ -244,7 +244,8 @@ H5File H5File::open(const std::string& path) {
   if (::stat(path.c_str(), &s) == 0 && !S_ISREG(s.st_mode))
     // the library would block forever on a pipe
     throw Failure(fmt::format("{} is not a regular file", path), 0);
-  H5Handle access = file_access(path);
+  // Other programs write newer formats.
+  H5Handle access = file_access(path, H5F_LIBVER_LATEST);
   H5Handle file(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access), H5Fclose, "open the file", path);
   return H5File(file.release(), path, nullptr);
 }

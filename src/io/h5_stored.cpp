@@ -172,9 +172,17 @@ class Sources {
  public:
   explicit Sources(const Dataset& set) : set_(set) {}
 
-  // Checks one source and that it holds the part that is selected of it.
-  void check_part(const std::string& file, const std::string& dataset, hid_t part) {
+  // Checks one source and that it holds the part that is selected of it. The dataset takes `points`
+  // elements, or as many as there are (-1).
+  void check_part(const std::string& file, const std::string& dataset, hid_t part,
+                  hssize_t points) {
     const std::vector<hsize_t>& shape = shape_of(file, dataset);
+    if (H5Sget_select_type(part) == H5S_SEL_ALL) {  // the file does not keep its shape
+      hsize_t there = 1;
+      for (hsize_t size : shape) there *= size;
+      if (points >= 0 && there < hsize_t(points)) smaller(file, dataset);
+      return;
+    }
     const int axes = H5Sget_simple_extent_ndims(part);
     std::vector<hsize_t> first(size_t(std::max(axes, 1))), last(first.size());
     if (axes < 1 || H5Sget_select_bounds(part, first.data(), last.data()) < 0) {
@@ -183,15 +191,18 @@ class Sources {
     }
     bool inside = shape.size() == last.size();
     for (size_t i = 0; inside && i < shape.size(); ++i) inside = last[i] < shape[i];
-    if (!inside)
-      set_.fail(
-          fmt::format("its source, dataset '{}' of '{}', is smaller than the part that is "
-                      "taken from it, and HDF5 would give zeros for the rest: make one of "
-                      "them again",
-                      dataset, file));
+    if (!inside) smaller(file, dataset);
   }
 
  private:
+  [[noreturn]] void smaller(const std::string& file, const std::string& dataset) const {
+    set_.fail(
+        fmt::format("its source, dataset '{}' of '{}', is smaller than the part that is "
+                    "taken from it, and HDF5 would give zeros for the rest: make one of "
+                    "them again",
+                    dataset, file));
+  }
+
   // Checks a source at its first use.
   const std::vector<hsize_t>& shape_of(const std::string& file, const std::string& dataset) {
     const auto [known, fresh] = shapes_.try_emplace({file, dataset});
@@ -225,12 +236,39 @@ class Sources {
   std::map<std::pair<std::string, std::string>, std::vector<hsize_t>> shapes_;
 };
 
+// The elements of a dataset that no part has given yet. Parts may overlap, so their sizes do not
+// tell.
+class Missing {
+ public:
+  explicit Missing(const Dataset& set)
+      : set_(set),
+        left_(H5Dget_space(set.id), H5Sclose, "read the shape of " + set.name, set.path) {
+    const std::vector<hsize_t> shape = set.shape(), first(shape.size(), 0);
+    if (!shape.empty())  // only hyperslabs can be combined
+      check_h5(
+          H5Sselect_hyperslab(left_, H5S_SELECT_SET, first.data(), nullptr, shape.data(), nullptr),
+          "select all of " + set.name, set.path);
+  }
+  hsize_t count() const { return hsize_t(std::max<hssize_t>(H5Sget_select_npoints(left_), 0)); }
+  void remove(hid_t part) {
+    if (H5Sget_select_type(part) == H5S_SEL_ALL)
+      check_h5(H5Sselect_none(left_), "clear the parts of " + set_.name, set_.path);
+    if (H5Sget_select_type(part) != H5S_SEL_HYPERSLABS || count() == 0) return;
+    check_h5(H5Smodify_select(left_, H5S_SELECT_NOTB, part), "join the parts of " + set_.name,
+             set_.path);
+  }
+
+ private:
+  const Dataset& set_;
+  H5Handle left_;
+};
+
 void check_virtual(const Dataset& set, const H5Handle& creation, hsize_t elements) {
   if (set.depth >= kDeepest) set.fail("it is a virtual dataset of too many others");
   size_t count = 0;
   check_h5(H5Pget_virtual_count(creation, &count), "count the sources of " + set.name, set.path);
   Sources sources(set);
-  hsize_t given = 0;
+  Missing missing(set);
   bool endless = false;  // a part grows with its source
   for (size_t i = 0; i < count; ++i) {
     const std::string file = text_of(
@@ -243,14 +281,14 @@ void check_virtual(const Dataset& set, const H5Handle& creation, hsize_t element
                   set.path);
     const hssize_t points = H5Sget_select_npoints(to);
     endless |= points < 0;
-    if (points > 0) given += hsize_t(points);
+    if (points > 0 && !endless) missing.remove(to);
     // "part-%b.h5" stands for as many files as there are; they end the rows, and leave no gap.
     if (file.find('%') == file.npos && dataset.find('%') == dataset.npos)
-      sources.check_part(file, dataset, from);
+      sources.check_part(file, dataset, from, points);
   }
-  if (!endless && given < elements)
+  if (!endless && missing.count() > 0)
     set.fail(fmt::format("{} of its {} elements have no source, and HDF5 would give zeros for them",
-                         elements - given, elements));
+                         missing.count(), elements));
 }
 
 void check(const Dataset& set) {

@@ -25,7 +25,8 @@ using base::Exit;
 
 constexpr size_t kNamed = 5;  // most missing images in a message
 
-// Removes from `wanted` the names of all files in the folder; a link that leads nowhere is no file.
+// Removes from `wanted` the names of all files in the folder. A link that leads nowhere is no file,
+// nor is a pipe.
 // One listing replaces a query for each file. Only links, and entries whose kind the listing lacks,
 // cost calls of their own.
 void remove_listed(const std::string& folder, std::unordered_map<std::string_view, int64_t>& wanted,
@@ -36,7 +37,9 @@ void remove_listed(const std::string& folder, std::unordered_map<std::string_vie
     base::end_if_asked(token);
     auto found = wanted.find(at->path().filename().native());
     std::error_code ignored;
-    if (found != wanted.end() && !at->is_directory(ignored) && !is_dangling(*at))
+    if (found == wanted.end()) continue;
+    if (at->is_regular_file(ignored) ||
+        (!at->is_directory(ignored) && !is_dangling(*at) && !is_special(*at)))
       wanted.erase(found);
   }
   if (problem == std::errc::permission_denied)
@@ -160,7 +163,7 @@ class Folder : public Source {
     if (missing.size() > kNamed) names.push_back("...");
     std::string what = fmt::format("no such file for {} of {} images: {}{}",
                                    base::with_commas(count), base::with_commas(captions_.images()),
-                                   base::join(names, ", "), lost_links(missing));
+                                   base::join(names, ", "), not_files(missing));
     missing_ = ", " + what + " (bad samples)";
     if (context.substitutes && count < captions_.images()) return;
     bool header = captions_.name(missing[0]) == captions_.headless();
@@ -176,17 +179,27 @@ class Folder : public Source {
             : "");
   }
 
-  // Returns how many of the first missing images are links that lead nowhere, for messages.
-  std::string lost_links(const std::vector<int64_t>& missing) const {
+  // Returns how many of the first missing images are links that lead nowhere, or pipes and the
+  // like, for messages.
+  std::string not_files(const std::vector<int64_t>& missing) const {
     constexpr size_t kMost = 1000;
-    size_t links = 0;
+    size_t links = 0, special = 0;
     for (size_t i = 0; i < std::min(missing.size(), kMost); ++i) {
       std::error_code ignored;
-      links += std::filesystem::is_symlink(file_of(missing[i]), ignored);
+      const std::filesystem::directory_entry entry(file_of(missing[i]), ignored);
+      const bool is_one = is_special(entry);
+      special += is_one;
+      links += !is_one && entry.is_symlink(ignored);
     }
-    if (links == 0) return "";
-    return fmt::format(" ({}{} are links that lead nowhere)", base::with_commas(int64_t(links)),
-                       missing.size() > kMost ? " or more" : "");
+    const char* more = missing.size() > kMost ? " or more" : "";
+    std::string out;
+    if (links)
+      out = fmt::format(" ({}{} are links that lead nowhere)", base::with_commas(int64_t(links)),
+                        more);
+    if (special)
+      out += fmt::format(" ({}{} are pipes, sockets or devices)",
+                         base::with_commas(int64_t(special)), more);
+    return out;
   }
 
   // A missing image is the fault of its sample. A failing file system is not (Unreadable).

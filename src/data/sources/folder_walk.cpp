@@ -33,6 +33,11 @@ bool is_dangling(const fs::directory_entry& entry) {
   return entry.is_symlink(problem) && leads_nowhere(entry.path());
 }
 
+bool is_special(const fs::directory_entry& entry) {
+  std::error_code problem;
+  return entry.is_other(problem) && !problem;
+}
+
 std::vector<std::string> sub_folders(const std::string& folder) {
   std::vector<std::string> out;
   std::error_code problem;
@@ -97,7 +102,13 @@ void FolderWalk::add_below(const fs::path& folder, bool link, FoundImages& found
     } else if (is_folder) {
       add_below(path, link || at->is_symlink(ignored), found);
     } else {
-      if (is_dangling(*at)) found.lost.push_back(path.native());
+      const bool is_plain = at->is_regular_file(ignored);
+      if (is_image && !is_plain && is_special(*at))
+        base::fail(Exit::data,
+                   "'{}' is a pipe, socket or device, not an image file: remove it, or begin its "
+                   "name with a dot",
+                   path.native());
+      if (!is_plain && is_dangling(*at)) found.lost.push_back(path.native());
       if (is_image)
         found.images.push_back(path.native());
       else

@@ -18,6 +18,9 @@ bool leads_nowhere(const std::filesystem::path& path);
 // leads_nowhere for an entry that exists. Only links cost a call of the system.
 bool is_dangling(const std::filesystem::directory_entry& entry);
 
+// True for a pipe, a socket or a device, or a link to one.
+bool is_special(const std::filesystem::directory_entry& entry);
+
 // Returns the names of the sub-folders, hidden ones left out, in no order. Throws Error(Exit::data)
 // if the folder cannot be listed, or if it holds a link that leads nowhere and may have been one.
 std::vector<std::string> sub_folders(const std::string& folder);
@@ -36,7 +39,8 @@ class FolderWalk {
   explicit FolderWalk(const std::string& root, std::stop_token token = {});
   // Adds what lies below `folder`; there may be no such folder. Throws Error(Exit::data) for a link
   // to a folder that is listed elsewhere, for example to one above it: its images would count
-  // twice. Throws Unreadable if a folder cannot be listed.
+  // twice. Throws it also for a pipe, socket or device with an image's name. Throws Unreadable if a
+  // folder cannot be listed.
   void add(const std::string& folder, FoundImages& found);
 
  private:

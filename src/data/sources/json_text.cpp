@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 namespace data {
 
@@ -10,8 +11,9 @@ std::optional<std::string> text_of_json(const nlohmann::json& value) {
   constexpr double kExact = 9007199254740992.0;  // 2^53: larger doubles may have been rounded
   if (value.is_string()) {
     std::string text = value.get<std::string>();
-    for (size_t at = 0; (at = text.find("\xEF\xBF\xBE", at)) != text.npos; at += 3)
-      text.replace(at, 3, "\xED\xA0\x80");
+    constexpr std::string_view kHalf = "\xEF\xBF\xBE\xEF\xBF\xBF\xEF\xBF\xBE";
+    for (size_t at = 0; (at = text.find(kHalf, at)) != text.npos; at += 3)
+      text.replace(at, kHalf.size(), "\xED\xA0\x80");
     return text;
   }
   if (value.is_number_integer()) return value.dump();

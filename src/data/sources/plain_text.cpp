@@ -118,7 +118,7 @@ std::string strict_json(std::string_view text) {
     } else if (is_surrogate(text, "89abAB") && is_surrogate(text.substr(6), "cdefCDEF")) {
       take(12, text.substr(0, 12));
     } else if (is_surrogate(text, "89abcdefABCDEF")) {
-      take(6, "\\ufffe");
+      take(6, "\\ufffe\\uffff\\ufffe");
     } else {
       const size_t bytes = std::min<size_t>(2, text.size());
       take(bytes, text.substr(0, bytes));

@@ -31,7 +31,8 @@ std::optional<int32_t> whole_number(std::string_view text);
 
 // Returns JSON text that any parser reads. Python's json module writes NaN, Infinity and -Infinity,
 // which become null. JavaScript cuts characters in halves: an escape of half a surrogate pair
-// becomes U+FFFE, which is no character (json_text.hpp).
+// becomes U+FFFE, U+FFFF, U+FFFE, which are no characters and never stand together
+// (json_text.hpp).
 std::string strict_json(std::string_view text);
 
 }  // namespace data

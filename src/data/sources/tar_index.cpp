@@ -133,11 +133,7 @@ bool write_whole(const std::string& path, const std::string& bytes) {
 
 std::optional<std::pair<std::string_view, std::string>> split_member_name(std::string_view name) {
   while (name.starts_with("./")) name.remove_prefix(2);
-  for (size_t at = 0; at != name.npos && at < name.size(); at = name.find('/', at)) {
-    if (name[at] == '/') ++at;
-    const std::string_view part = name.substr(at, name.find('/', at) - at);
-    if (part.starts_with('.') && part != ".") return std::nullopt;
-  }
+  if (is_hidden_member(name)) return std::nullopt;
   size_t slash = name.rfind('/'), base = slash == name.npos ? 0 : slash + 1;
   size_t dot = name.find('.', base);
   if (dot == name.npos || dot == base || dot + 1 == name.size()) return std::nullopt;

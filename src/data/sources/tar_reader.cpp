@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "base/error.hpp"
+#include "data/sources/safe_name.hpp"
 
 namespace data {
 namespace {
@@ -68,6 +69,15 @@ const char* compression(std::string_view head) {
 }
 
 }  // namespace
+
+bool is_hidden_member(std::string_view name) {
+  for (size_t at = 0; at != name.npos && at < name.size(); at = name.find('/', at)) {
+    if (name[at] == '/') ++at;
+    const std::string_view part = name.substr(at, name.find('/', at) - at);
+    if (part.starts_with('.') && part != ".") return true;
+  }
+  return false;
+}
 
 struct TarReader::Header {
   bool end = false;
@@ -218,7 +228,9 @@ bool TarReader::next(TarMember& member) {
         int64_t size = has_size ? pax_size : h.size;
         bool directory = h.type == '5' || (h.type == '\0' && !name.empty() && name.back() == '/');
         bool regular = !directory && (h.type == '0' || h.type == '\0' || h.type == '7');
-        if (!directory && !regular)
+        const bool skipped =
+            directory || (!regular && is_hidden_member(name) && unsafe_name(name).empty());
+        if (!skipped && !regular)
           // Files of which only one copy is stored become hard links, also by --dereference.
           fail(at_, fmt::format("member '{}' is {} (type '{}'): {}", name,
                                 h.type == '1'   ? "a hard link"
@@ -228,14 +240,14 @@ bool TarReader::next(TarMember& member) {
                                 h.type == '1' || h.type == '2'
                                     ? "pack plain files (tar --dereference --hard-dereference)"
                                     : "pack the shard again without it"));
-        if (directory) size = 0;
+        if (skipped) size = 0;
         if (size > file_.size() - body || padded(size) > file_.size() - body)
           fail(first_header, fmt::format("member '{}' has {} bytes at {}, but the file of {} bytes "
                                          "ends before: it was cut",
                                          name, size, body, file_.size()));
         last_ = name;
         at_ = body + padded(size);
-        if (directory) {
+        if (skipped) {
           first_header = at_;
           long_name.clear();
           has_size = extended = false;

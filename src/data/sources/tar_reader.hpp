@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "data/sources/file.hpp"
@@ -18,10 +19,14 @@ struct TarMember {
   int64_t size = 0;
 };
 
+// True if the name of a file or of one of its folders begins with a dot, as in macOS' "._x".
+bool is_hidden_member(std::string_view name);
+
 class TarReader {
  public:
   explicit TarReader(const File& file);
-  // Finds the next regular file; directories are skipped. Returns false at the archive's end mark.
+  // Finds the next regular file; directories are skipped, and so are hidden links, pipes and
+  // devices. Returns false at the archive's end mark.
   // Throws Error(Exit::data) with file, member and offset for a broken archive: wrong checksum, cut
   // file, missing end mark, compressed file, links.
   bool next(TarMember& member);

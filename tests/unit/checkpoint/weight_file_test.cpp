@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdlib>
@@ -103,6 +104,34 @@ TEST_F(WeightFile, SixteenBitTypesAreExact) {
   };
   check(file("a.safetensors", safetensors(header("F16"), bytes_of(all))), 5);
   check(file("b.safetensors", safetensors(header("BF16"), bytes_of(all))), 8);
+}
+
+// Arrays of other machines have the most significant byte first.
+TEST_F(WeightFile, BigEndianArrays) {
+  auto reversed = [](std::string bytes, size_t size) {
+    for (size_t at = 0; at < bytes.size(); at += size)
+      std::reverse(bytes.begin() + long(at), bytes.begin() + long(at + size));
+    return bytes;
+  };
+  const Floats floats = {1, -2.5f, 3, 4, 5, 6};
+  const std::vector<uint16_t> halves = {0x3c00, 0xc100};  // 1 and -2.5
+  const std::string fortran = "{'descr': '>f4', 'fortran_order': True, 'shape': (3, 2), }";
+  const auto read = read_all(
+      file("x.npz", zip({{"a.npy", npy(npy_header(">f4", "(2, 3)"), reversed(bytes_of(floats), 4))},
+                         {"b.npy", npy(npy_header(">f8", "(1,)"),
+                                       reversed(bytes_of(std::vector<double>{-2.5}), 8))},
+                         {"c.npy", npy(npy_header(">f2", "(2,)"), reversed(bytes_of(halves), 2))},
+                         {"d.npy", npy(npy_header(">i8", "()"),
+                                       reversed(bytes_of(std::vector<int64_t>{1000}), 8))},
+                         {"e.npy", npy(fortran, reversed(bytes_of(floats), 4))},
+                         {"f.npy", npy(npy_header("<f4", "(6,)"), bytes_of(floats))}})));
+  ASSERT_EQ(read.size(), 6u);
+  EXPECT_EQ(read[0].second, floats);
+  EXPECT_EQ(read[1].second, Floats{-2.5f});
+  EXPECT_EQ(read[2].second, (Floats{1, -2.5f}));
+  EXPECT_EQ(read[3].second, Floats{1000});
+  EXPECT_EQ(read[4].second, (Floats{1, 4, -2.5f, 5, 3, 6}));
+  EXPECT_EQ(read[5].second, floats);
 }
 
 TEST_F(WeightFile, EveryVersionTypeAndShape) {

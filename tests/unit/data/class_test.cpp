@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests classes of images: sub-folders, lists of names, numbers and names in texts.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include "data/ops/pipeline.hpp"
 #include "data/sources/class_folder.hpp"
@@ -149,6 +150,21 @@ TEST_F(ClassFolderTest, LinksThatLeadNowhere) {
   fs::create_symlink("gone", dir / "images/bee");
   expect_error(Exit::data, {"images/bee' is a link that leads nowhere", "numbers"},
                [&] { options.open(context); });
+}
+
+TEST_F(ClassFolderTest, PipesAreNoImages) {
+  namespace fs = std::filesystem;
+  for (const char* name : {"cat/.hidden.png", "cat/notes", "cat/p.png"})
+    ASSERT_EQ(::mkfifo((dir / (std::string("images/") + name)).c_str(), 0600), 0);
+  auto refused = [&](const char* name) {
+    expect_error(Exit::data, {name, "is a pipe, socket or device", "remove it"},
+                 [&] { options.open({}); });
+  };
+  refused("images/cat/p.png'");
+  fs::remove(dir / "images/cat/p.png");
+  EXPECT_EQ(listed().size(), 5u);
+  fs::create_symlink("notes", dir / "images/cat/link.png");
+  refused("images/cat/link.png'");
 }
 
 TEST_F(ClassFolderTest, NamesWhatIsWrong) {

@@ -109,7 +109,8 @@ TEST_F(FolderTest, WhatIsNoImageFileIsTheFaultOfItsSample) {
       open("c.tsv", "folder.jpg\tx\npipe.jpg\tx\nnone.jpg\tx\na.jpg\tx\n");
   EXPECT_EQ(
       source->summary(),
-      "4 images, 4 captions, no such file for 2 of 4 images: folder.jpg, none.jpg (bad samples)");
+      "4 images, 4 captions, no such file for 3 of 4 images: folder.jpg, pipe.jpg, none.jpg (1 are "
+      "pipes, sockets or devices) (bad samples)");
   for (auto [index, text] : {std::pair{0, "folder"}, {1, "no regular file"}, {2, "no such file"}}) {
     try {
       source->read(index);

@@ -45,14 +45,15 @@ void make(const std::string& path, const Made& m) {
 }
 
 // Rows [to, to + 2) of a virtual dataset of 4 rows are rows [from, from + 2) of a source of
-// `source_rows` rows.
+// `source_rows` rows; they are all of a source of 2 rows.
 void add_part(hid_t list, const std::string& file, hsize_t to, hsize_t from = 0,
               hsize_t source_rows = 4) {
   hsize_t shape[2] = {4, 2}, source[2] = {source_rows, 2}, part[2] = {2, 2};
   hsize_t first[2] = {to, 0}, source_first[2] = {from, 0};
   hid_t whole = H5Screate_simple(2, shape, nullptr), other = H5Screate_simple(2, source, nullptr);
   H5Sselect_hyperslab(whole, H5S_SELECT_SET, first, nullptr, part, nullptr);
-  H5Sselect_hyperslab(other, H5S_SELECT_SET, source_first, nullptr, part, nullptr);
+  if (source_rows > 2)
+    H5Sselect_hyperslab(other, H5S_SELECT_SET, source_first, nullptr, part, nullptr);
   EXPECT_GE(H5Pset_virtual(list, whole, file.c_str(), "x", other), 0);
   H5Sclose(whole);
   H5Sclose(other);
@@ -120,6 +121,30 @@ TEST_F(StoredTest, SourcesOfVirtualDatasets) {
   std::filesystem::rename(options.path, dir / "c.h5");
   parts("c.h5");  // a virtual dataset as a source
   expect_error(Exit::data, {"c.h5: dataset x", "no source"}, [&] { options.open({}); });
+}
+
+// Parts that overlap do not make up for a gap.
+TEST_F(StoredTest, PartsOfVirtualDatasets) {
+  make(dir / "a.h5", {});
+  make(dir / "two.h5", {.shape_rows = 2, .rows = 2});
+  make(dir / "one.h5", {.shape_rows = 1, .rows = 1});
+  auto parts = [&](const std::vector<std::pair<const char*, hsize_t>>& list) {
+    auto prepare = [&](hid_t to) {
+      for (const auto& [file, row] : list)
+        add_part(to, file, row, 0, file == std::string("a.h5") ? 4 : 2);
+    };
+    make(options.path, {.prepare = prepare, .rows = 0});
+  };
+  parts({{"a.h5", 0}, {"two.h5", 2}});
+  EXPECT_EQ(values(), (Numbers{0, 1, 2, 3, 0, 1, 2, 3}));
+  parts({{"a.h5", 1}, {"a.h5", 0}, {"two.h5", 2}});
+  EXPECT_EQ(values().size(), 8u);
+  parts({{"a.h5", 0}, {"a.h5", 0}});
+  refused({"4 of its 8 elements have no source"});
+  parts({{"a.h5", 0}, {"two.h5", 1}, {"a.h5", 0}});
+  refused({"2 of its 8 elements have no source"});
+  parts({{"a.h5", 0}, {"one.h5", 2}});  // all of a source that is too small
+  refused({"dataset 'x' of 'one.h5'", "smaller than the part"});
 }
 
 TEST_F(StoredTest, ExternalFiles) {

@@ -33,6 +33,9 @@ TEST(MemberJson, Texts) {
   // JavaScript cuts characters in halves: such a text is not UTF-8, and harms no other key.
   EXPECT_EQ(texts_in_json(R"({"caption": "ok", "title": "\ud83d"})", "caption"), data::Texts{"ok"});
   EXPECT_FALSE(base::is_utf8(texts_in_json(R"({"caption": "\ud83d"})", "caption").at(0)));
+  // U+FFFE itself is a text as any other, written either way.
+  EXPECT_EQ(texts_in_json("{\"caption\": [\"a\xEF\xBF\xBE\", \"\\ufffe\"]}", "caption"),
+            (data::Texts{"a\xEF\xBF\xBE", "\xEF\xBF\xBE"}));
 }
 
 TEST(MemberJson, OfFourMebibytes) {

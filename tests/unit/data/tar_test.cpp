@@ -199,6 +199,14 @@ TEST_F(Tar, Refused) {
                  [&] { walk(TarText().add("l.txt", "", type).end()); });
   expect_error(Exit::data, {"'pipe' is no plain file (type '6')", "without it"},
                [&] { walk(TarText().add("pipe", "", '6').end()); });
+  // Hidden members are left out, links and devices as well.
+  for (char type : {'1', '2', '3', '6'}) {
+    const std::vector<TarMember> m =
+        walk(TarText().add(".latest", "", type).add("d/.x/l", "", type).add("a.txt", "a").end());
+    ASSERT_EQ(m.size(), 1u) << type;
+    EXPECT_EQ(content(m[0]), "a");
+    expect_error(Exit::data, {"'../.x'"}, [&] { walk(TarText().add("../.x", "", type).end()); });
+  }
   expect_error(Exit::data, {"sparse"}, [&] {
     walk(TarText().pax({{"GNU.sparse.major", "1"}}).add("a", "").end());
   });

@@ -2,6 +2,7 @@
 #include "io/h5.hpp"
 
 #include <gtest/gtest.h>
+#include <hdf5.h>
 #include <unistd.h>
 
 #include <cmath>
@@ -107,6 +108,27 @@ TEST_F(H5, attributes) {
   EXPECT_EQ(std::get<std::string>(*file.attribute("/g", "empty")), "");
   EXPECT_FALSE(file.attribute("/", "none"));
   EXPECT_EQ(file.attributes("/g"), (std::vector<std::string>{"empty", "name"}));
+}
+
+// h5py writes these with libver="latest" and for SWMR.
+TEST_F(H5, files_of_newer_formats_are_read) {
+  for (H5F_libver_t version : {H5F_LIBVER_V18, H5F_LIBVER_V110, H5F_LIBVER_LATEST}) {
+    const hid_t access = H5Pcreate(H5P_FILE_ACCESS);
+    ASSERT_GE(H5Pset_libver_bounds(access, version, version), 0);
+    const hid_t file = H5Fcreate(path_.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access);
+    const hsize_t size = 2, chunk = 1;
+    const hid_t space = H5Screate_simple(1, &size, nullptr), list = H5Pcreate(H5P_DATASET_CREATE);
+    H5Pset_chunk(list, 1, &chunk);
+    const hid_t set = H5Dcreate2(file, "x", H5T_STD_I32LE, space, H5P_DEFAULT, list, H5P_DEFAULT);
+    const int32_t values[2] = {3, 4};
+    ASSERT_GE(H5Dwrite(set, H5T_NATIVE_INT32, H5S_ALL, H5S_ALL, H5P_DEFAULT, values), 0);
+    H5Dclose(set);
+    H5Pclose(list);
+    H5Sclose(space);
+    H5Fclose(file);
+    H5Pclose(access);
+    EXPECT_EQ(H5File::open(path_).read<int32_t>("/x"), (std::vector<int32_t>{3, 4})) << version;
+  }
 }
 
 TEST_F(H5, texts_and_growing_columns) {
