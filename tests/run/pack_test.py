@@ -13,6 +13,8 @@ from PIL import Image
 import harness
 import tool_harness
 
+stored_hdf5 = harness.loaded("stored_hdf5.py")
+
 
 class Pack(tool_harness.ToolTest):
     def test_pack_a_folder(self):
@@ -253,6 +255,67 @@ class Pack(tool_harness.ToolTest):
         for source in ("one.h5", "in", "in/list.csv"):
             self.assertEqual([text.decode() for text in packed(source, source.replace("/", "_") + "_out").values()], ["", "", "c"])
             self.assertIn("2 captions; they are packed", self.output)
+    def test_pack_hdf5_with_rows_that_are_not_stored(self):
+        """HDF5 gives zeros for them. The trainer refuses the same files."""
+        images = np.full((4, 6, 5, 3), 7, np.uint8)
+
+        def file(name, captions=True):
+            f = h5py.File(self.path(name), "w")
+            if captions:
+                f["captions"] = list("abcd")
+            return f
+
+        def virtual(name, *parts):
+            layout = h5py.VirtualLayout(images.shape, "u1")
+            for at, source, size in parts:
+                layout[at:at + size] = h5py.VirtualSource(source, "images", (size, 6, 5, 3))[:size]
+            with file(name) as f:
+                f.create_virtual_dataset("images", layout)
+
+        for name, rows in (("p.h5", 2), ("short.h5", 1)):
+            with file(name, captions=False) as f:
+                f["images"] = images[:rows]
+        virtual("whole.h5", (0, "p.h5", 2), (2, "p.h5", 2), (1, "p.h5", 2))
+        virtual("gap.h5", (0, "p.h5", 2))
+        virtual("overlap.h5", (0, "p.h5", 2), (1, "p.h5", 2))
+        virtual("part.h5", (0, "p.h5", 2), (2, "short.h5", 2))
+        virtual("moved.h5", (0, "p.h5", 2), (2, "none.h5", 2))
+        virtual("nested.h5", (0, "chunk.h5", 4))
+        virtual("round.h5", (0, "round.h5", 4))
+        for name, chunks in (("chunk.h5", (2, 6, 5, 3)), ("never.h5", None)):
+            with file(name) as f:
+                f.create_dataset("images", images.shape, "u1", chunks=chunks)
+                if chunks:
+                    f["images"][:2] = images[:2]
+        self.write("raw.bin", images.tobytes()[:-1])
+        for name, source in (("outside.h5", "none.bin"), ("cut.h5", "raw.bin")):
+            with file(name) as f:
+                f.create_dataset("images", images.shape, "u1", external=[(source, 0, h5py.h5f.UNLIMITED)])
+        with file("link.h5") as f:
+            f["images"] = h5py.ExternalLink("none.h5", "/images")
+        with file("empty.h5") as f:
+            f["images"] = h5py.Empty("u1")
+        self.write("garbage.h5", "garbage")
+        for name, culprit, part in (
+                ("gap", "gap", "180 of its 360 elements have no source"),
+                ("overlap", "overlap", "90 of its 360 elements have no source"),
+                ("part", "part", "its source, dataset 'images' of 'short.h5', is smaller"),
+                ("nested", "chunk", "1 of its 2 chunks were never written"),
+                ("round", "round", "it is a virtual dataset of too many others"),
+                ("chunk", "chunk", "1 of its 2 chunks were never written, the first at row 2"),
+                ("never", "never", "it was never written")):
+            with h5py.File(self.path(f"{name}.h5")) as f, self.assertRaises(stored_hdf5.Failure) as caught:
+                stored_hdf5.check_stored(f["images"], self.path(f"{name}.h5"))
+            self.assertIn(f"{self.path(culprit)}.h5: dataset /images: {part}", str(caught.exception))
+        for name, part in (("moved", "dataset /images: its rows lie in 'none.h5', which is not there"),
+                           ("outside", "dataset /images: its external file 'none.bin' cannot be read: No such file"),
+                           ("cut", "dataset /images: its external file 'raw.bin' has 359 bytes of 360"),
+                           ("link", "'images' is a link that leads nowhere"), ("empty", "/images has no rows"),
+                           ("garbage", "Unable to open file")):
+            self.assertIn(f"{name}.h5: {part}", self.tool("pack_dataset", f"{name}.h5", "x", code=1))
+        self.tool("pack_dataset", "whole.h5", "out")
+        self.assertEqual(len(self.members("out/train-00000.tar")), 8)
+
         # Texts behind the last one that is not empty only fill up the row.
         self.assertEqual([json.loads(text)["captions"] for text in packed("rows.h5", "rows").values()], [[""], ["b"], ["", "c"]])
         self.assertEqual(list(packed("labels.h5", "labels").items()),
