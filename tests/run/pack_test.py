@@ -36,7 +36,7 @@ class Pack(tool_harness.ToolTest):
         for i, name in enumerate(order):
             number = int(name[-2:])
             self.assertEqual(everything[f"{i:09}.png"], harness.png(number))
-            self.assertEqual(everything[f"{i:09}.txt"], f"picture {number}".encode())
+            self.assertEqual(everything[f"{i:09}.txt"], f"picture  {number}".encode())
         shards = "train-{00000..%05d}.tar" % (len(names) - 1)
         self.assertIn(shards, text)
         report = self.tool("index_dataset", self.deck_of("out", shards=shards))
@@ -109,7 +109,7 @@ class Pack(tool_harness.ToolTest):
         """Folders with names and files of other systems."""
         name = os.fsdecode(b"caf\xe9")
         self.write("in/IMG_1.JPG", harness.png(1))
-        self.write("in/IMG_1.TXT", b"\xef\xbb\xbfone\r\n")
+        self.write("in/IMG_1.TXT", b"\xef\xbb\xbf one  two\xc2\xa0three\t\r\n\nfour \r\n")
         self.write(f"in/{name}.png", harness.png(2))
         self.write(f"in/{name}.txt", "two")
         self.write("in/.thumbs/x.png", harness.png(3))
@@ -117,23 +117,28 @@ class Pack(tool_harness.ToolTest):
         self.assertIn("left out   1 hidden folders:\n  in/.thumbs\n2 samples".replace("\n2", "\ntrain-00000.tar  2"),
                       self.tool("pack_dataset", "in", "out"))
         self.assertEqual(self.members("out/train-00000.tar"),
-                         {"000000000.png": harness.png(1), "000000000.txt": b"one",
+                         {"000000000.png": harness.png(1), "000000000.txt": b" one  two\xc2\xa0three\t four ",
                           "000000001.png": harness.png(2), "000000001.txt": b"two"})
         # --skip-bad leaves out whatever cannot be used, and names it.
         os.symlink("nowhere", self.path("in/a.png"))
         os.mkfifo(self.path("in/b.png"))
         for name, data in (("a.txt", "x"), ("b.txt", "x"), ("c.png", harness.png(4)), ("c.txt", b"\xc0\xaf"), ("d.png", harness.png(5)),
-                           ("d.txt", "nu\0ll"), ("e.png", harness.png(6)), ("e.txt", "x"), ("e.Txt", "y")):
+                           ("d.txt", "nu\0ll"), ("e.png", harness.png(6)), ("e.txt", "x"), ("e.Txt", "y"), ("g.png", harness.png(8)),
+                           ("g.txt", "a cat".encode("utf-16")), ("h.png", harness.png(9))):
             self.write(f"in/{name}", data)
+        os.symlink("nowhere", self.path("in/h.txt"))
         with open(self.write("in/f.png", harness.png(7)), "ab") as f:
             f.truncate((256 << 20) + 1)
         self.write("in/f.txt", "x")
         for args, code in ((("in", "out2"), 1), (("in", "out2", "--skip-bad"), 0)):
             text = self.tool("pack_dataset", *args, code=code)
+            self.assertNotIn("Errno", text)
             for part in ("a.png: a link that leads nowhere", "b.png: no regular file",
                          "c.png: no caption: in/c.txt: not UTF-8 text (byte 0)", "d.png: its caption holds a zero byte",
                          "e.png: e.Txt and e.txt could both be its caption",
-                         "f.png: 268435457 bytes; at most 268435456 are read"):
+                         "f.png: 268435457 bytes; at most 268435456 are read",
+                         "g.png: no caption: in/g.txt is UTF-16 text: save it as UTF-8",
+                         "h.png: no caption: in/h.txt: a link that leads nowhere"):
                 self.assertIn(part, text)
         self.assertEqual(self.members("out2/train-00000.tar"), self.members("out/train-00000.tar"))
 
@@ -162,8 +167,24 @@ class Pack(tool_harness.ToolTest):
         self.assertEqual(self.members("out2/train-00000.tar")["000000002.txt"], b'says "2"')
         self.write("c.tsv", "none.png\tx\n")
         self.assertIn("none.png", self.tool("pack_dataset", "in", "out3", "--captions", "c.tsv", code=1))
-        self.write("bad.json", "{}")
-        self.assertIn("COCO", self.tool("pack_dataset", "in", "out3", "--captions", "bad.json", code=1))
+        os.symlink("nowhere", self.path("in/link.png"))
+        self.write("c.tsv", "link.png\tx\nsub\tx\n")
+        os.mkdir(self.path("in/sub"))
+        self.assertIn("c.tsv:1: link.png is a link that leads nowhere\n  c.tsv:2: sub is no regular file",
+                      self.tool("pack_dataset", "in", "out3", "--captions", "c.tsv", code=1))
+        for name, data, parts in (
+                ("bad.json", "{}", ("bad.json: not COCO",)), ("wide.jsonl", "{}".encode("utf-16"), ("wide.jsonl is UTF-16 text",)),
+                ("rows.json", '[{"image": "0.png", "conversations": []}]', ("rows.json: a list", "COCO", ".jsonl")),
+                ("none.tsv", None, ("error: none.tsv: there is no such file",)),
+                ("link.csv", None, ("link.csv: a link that leads nowhere",))):
+            if data is not None:
+                self.write(name, data)
+            elif name.startswith("link"):
+                os.symlink("nowhere", self.path(name))
+            for args in ((name, "out3"), ("in", "out3", "--captions", name)):
+                text = self.tool("pack_dataset", *args, code=1)
+                for part in parts:
+                    self.assertIn(part, text)
 
     def test_pack_tables(self):
         for i in range(3):
@@ -234,27 +255,6 @@ class Pack(tool_harness.ToolTest):
         self.assertEqual(got["000000001.png"], harness.png(1))
         self.assertEqual(json.loads(got["000000001.json"]), {"captions": ["c", "d"]})
 
-    def test_pack_what_lacks_captions(self):
-        """An empty text is a caption, in each source. Images with labels need none."""
-        images = np.random.default_rng(2).integers(0, 255, (3, 6, 5, 3), np.uint8)
-        with h5py.File(self.path("one.h5"), "w") as f:
-            f["images"], f["captions"] = images, ["", " ", "c"]
-        with h5py.File(self.path("rows.h5"), "w") as f:
-            f["images"], f["captions"] = images, [["", ""], ["b", ""], ["", "c"]]
-        with h5py.File(self.path("labels.h5"), "w") as f:
-            f["images"], f["labels"] = images, [4, 0, 7]
-        for i in range(3):
-            self.write(f"in/{i}.png", harness.png(i))
-            self.write(f"in/{i}.txt", ("", " ", "c")[i])
-        self.write("in/list.csv", "image,caption\n0.png,\n1.png,\n2.png,c\n")
-
-        def packed(source, out):
-            self.output = self.tool("pack_dataset", source, out)
-            return {name: data for name, data in self.members(f"{out}/train-00000.tar").items() if not name.endswith(".png")}
-
-        for source in ("one.h5", "in", "in/list.csv"):
-            self.assertEqual([text.decode() for text in packed(source, source.replace("/", "_") + "_out").values()], ["", "", "c"])
-            self.assertIn("2 captions; they are packed", self.output)
     def test_pack_hdf5_with_rows_that_are_not_stored(self):
         """HDF5 gives zeros for them. The trainer refuses the same files."""
         images = np.full((4, 6, 5, 3), 7, np.uint8)
@@ -316,6 +316,28 @@ class Pack(tool_harness.ToolTest):
         self.tool("pack_dataset", "whole.h5", "out")
         self.assertEqual(len(self.members("out/train-00000.tar")), 8)
 
+    def test_pack_what_lacks_captions(self):
+        """An empty text is a caption, in each source. Images with labels need none."""
+        images = np.random.default_rng(2).integers(0, 255, (3, 6, 5, 3), np.uint8)
+        with h5py.File(self.path("one.h5"), "w") as f:
+            f["images"], f["captions"] = images, ["", " ", "c"]
+        with h5py.File(self.path("rows.h5"), "w") as f:
+            f["images"], f["captions"] = images, [["", ""], ["b", ""], ["", "c"]]
+        with h5py.File(self.path("labels.h5"), "w") as f:
+            f["images"], f["labels"] = images, [4, 0, 7]
+        for i in range(3):
+            self.write(f"in/{i}.png", harness.png(i))
+            self.write(f"in/{i}.txt", ("", " ", "c")[i])
+        self.write("in/list.csv", "image,caption\n0.png,\n1.png,\n2.png,c\n")
+
+        def packed(source, out):
+            self.output = self.tool("pack_dataset", source, out)
+            return {name: data for name, data in self.members(f"{out}/train-00000.tar").items() if not name.endswith(".png")}
+
+        for source in ("one.h5", "in", "in/list.csv"):
+            self.assertEqual([text.decode() for text in packed(source, source.replace("/", "_") + "_out").values()],
+                             ["", "" if source == "in/list.csv" else " ", "c"])
+            self.assertIn("2 captions; they are packed", self.output)
         # Texts behind the last one that is not empty only fill up the row.
         self.assertEqual([json.loads(text)["captions"] for text in packed("rows.h5", "rows").values()], [[""], ["b"], ["", "c"]])
         self.assertEqual(list(packed("labels.h5", "labels").items()),
