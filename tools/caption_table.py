@@ -3,6 +3,7 @@
 
 The rules are those of src/data/sources/caption_table.hpp.
 """
+import codecs
 import csv
 import glob
 import io
@@ -23,15 +24,28 @@ CELL_END = re.compile("[\t\n]|\\Z")
 QUOTED = re.compile('"((?:[^"]|"")*)"')    # a cell as writers of CSV put it
 
 
+def reason(error):
+    """Returns why a file cannot be read."""
+    return "a link that leads nowhere" if os.path.islink(error.filename) and not os.path.exists(error.filename) else error.strerror
+
+
+def missing(path):
+    """Returns what is at a path where os.path.exists() finds nothing."""
+    return "a link that leads nowhere" if os.path.islink(path) else "there is no such file or folder"
+
+
 def read_text(path, errors="strict"):
     try:
-        with open(path, encoding="utf-8-sig", errors=errors, newline="") as f:
-            text = f.read()
+        with open(path, "rb") as f:
+            data = f.read()
+    except OSError as error:
+        raise Failure(f"{path}: {reason(error)}") from None
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise Failure(f"{path} is UTF-16 text: save it as UTF-8")
+    try:
+        return data.decode("utf-8-sig", errors)
     except UnicodeDecodeError as error:
         raise Failure(f"{path}: not UTF-8 text (byte {error.start})") from None
-    if text.startswith(("\udcff\udcfe", "\udcfe\udcff")):
-        raise Failure(f"{path} is UTF-16 text: save it as UTF-8")
-    return text
 
 
 def on_one_line(text):
@@ -76,7 +90,7 @@ def files_of(pattern):
     found = [sorted(glob.glob(name), key=os.fsencode) for name in names]
     for name, files in zip(names, found):
         if not files:
-            raise Failure(f"{name}: there is no such file or folder")
+            raise Failure(f"{name}: {missing(name)}")
     return [file for files in found for file in files]
 
 
@@ -237,6 +251,9 @@ def read_coco(path):
     """Returns the rows of a COCO captions JSON, in the order of its annotations."""
     try:
         coco = json.loads(read_text(path))
+        if isinstance(coco, list):
+            raise Failure(f"{path}: a list; a .json file is an object of COCO captions (images with id, file_name; annotations with "
+                          "image_id, caption). Write rows to a .jsonl file, one object a line, with an image and a caption")
         names = {}
         for image in coco["images"]:
             if (key := text_of(image["id"])) in names:

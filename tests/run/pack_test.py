@@ -13,6 +13,8 @@ from PIL import Image
 import harness
 import tool_harness
 
+stored_hdf5 = harness.loaded("stored_hdf5.py")
+
 
 class Pack(tool_harness.ToolTest):
     def test_pack_a_folder(self):
@@ -34,7 +36,7 @@ class Pack(tool_harness.ToolTest):
         for i, name in enumerate(order):
             number = int(name[-2:])
             self.assertEqual(everything[f"{i:09}.png"], harness.png(number))
-            self.assertEqual(everything[f"{i:09}.txt"], f"picture {number}".encode())
+            self.assertEqual(everything[f"{i:09}.txt"], f"picture  {number}".encode())
         shards = "train-{00000..%05d}.tar" % (len(names) - 1)
         self.assertIn(shards, text)
         report = self.tool("index_dataset", self.deck_of("out", shards=shards))
@@ -107,7 +109,7 @@ class Pack(tool_harness.ToolTest):
         """Folders with names and files of other systems."""
         name = os.fsdecode(b"caf\xe9")
         self.write("in/IMG_1.JPG", harness.png(1))
-        self.write("in/IMG_1.TXT", b"\xef\xbb\xbfone\r\n")
+        self.write("in/IMG_1.TXT", b"\xef\xbb\xbf one  two\xc2\xa0three\t\r\n\nfour \r\n")
         self.write(f"in/{name}.png", harness.png(2))
         self.write(f"in/{name}.txt", "two")
         self.write("in/.thumbs/x.png", harness.png(3))
@@ -115,23 +117,28 @@ class Pack(tool_harness.ToolTest):
         self.assertIn("left out   1 hidden folders:\n  in/.thumbs\n2 samples".replace("\n2", "\ntrain-00000.tar  2"),
                       self.tool("pack_dataset", "in", "out"))
         self.assertEqual(self.members("out/train-00000.tar"),
-                         {"000000000.png": harness.png(1), "000000000.txt": b"one",
+                         {"000000000.png": harness.png(1), "000000000.txt": b" one  two\xc2\xa0three\t four ",
                           "000000001.png": harness.png(2), "000000001.txt": b"two"})
         # --skip-bad leaves out whatever cannot be used, and names it.
         os.symlink("nowhere", self.path("in/a.png"))
         os.mkfifo(self.path("in/b.png"))
         for name, data in (("a.txt", "x"), ("b.txt", "x"), ("c.png", harness.png(4)), ("c.txt", b"\xc0\xaf"), ("d.png", harness.png(5)),
-                           ("d.txt", "nu\0ll"), ("e.png", harness.png(6)), ("e.txt", "x"), ("e.Txt", "y")):
+                           ("d.txt", "nu\0ll"), ("e.png", harness.png(6)), ("e.txt", "x"), ("e.Txt", "y"), ("g.png", harness.png(8)),
+                           ("g.txt", "a cat".encode("utf-16")), ("h.png", harness.png(9))):
             self.write(f"in/{name}", data)
+        os.symlink("nowhere", self.path("in/h.txt"))
         with open(self.write("in/f.png", harness.png(7)), "ab") as f:
             f.truncate((256 << 20) + 1)
         self.write("in/f.txt", "x")
         for args, code in ((("in", "out2"), 1), (("in", "out2", "--skip-bad"), 0)):
             text = self.tool("pack_dataset", *args, code=code)
+            self.assertNotIn("Errno", text)
             for part in ("a.png: a link that leads nowhere", "b.png: no regular file",
                          "c.png: no caption: in/c.txt: not UTF-8 text (byte 0)", "d.png: its caption holds a zero byte",
                          "e.png: e.Txt and e.txt could both be its caption",
-                         "f.png: 268435457 bytes; at most 268435456 are read"):
+                         "f.png: 268435457 bytes; at most 268435456 are read",
+                         "g.png: no caption: in/g.txt is UTF-16 text: save it as UTF-8",
+                         "h.png: no caption: in/h.txt: a link that leads nowhere"):
                 self.assertIn(part, text)
         self.assertEqual(self.members("out2/train-00000.tar"), self.members("out/train-00000.tar"))
 
@@ -160,8 +167,24 @@ class Pack(tool_harness.ToolTest):
         self.assertEqual(self.members("out2/train-00000.tar")["000000002.txt"], b'says "2"')
         self.write("c.tsv", "none.png\tx\n")
         self.assertIn("none.png", self.tool("pack_dataset", "in", "out3", "--captions", "c.tsv", code=1))
-        self.write("bad.json", "{}")
-        self.assertIn("COCO", self.tool("pack_dataset", "in", "out3", "--captions", "bad.json", code=1))
+        os.symlink("nowhere", self.path("in/link.png"))
+        self.write("c.tsv", "link.png\tx\nsub\tx\n")
+        os.mkdir(self.path("in/sub"))
+        self.assertIn("c.tsv:1: link.png is a link that leads nowhere\n  c.tsv:2: sub is no regular file",
+                      self.tool("pack_dataset", "in", "out3", "--captions", "c.tsv", code=1))
+        for name, data, parts in (
+                ("bad.json", "{}", ("bad.json: not COCO",)), ("wide.jsonl", "{}".encode("utf-16"), ("wide.jsonl is UTF-16 text",)),
+                ("rows.json", '[{"image": "0.png", "conversations": []}]', ("rows.json: a list", "COCO", ".jsonl")),
+                ("none.tsv", None, ("error: none.tsv: there is no such file",)),
+                ("link.csv", None, ("link.csv: a link that leads nowhere",))):
+            if data is not None:
+                self.write(name, data)
+            elif name.startswith("link"):
+                os.symlink("nowhere", self.path(name))
+            for args in ((name, "out3"), ("in", "out3", "--captions", name)):
+                text = self.tool("pack_dataset", *args, code=1)
+                for part in parts:
+                    self.assertIn(part, text)
 
     def test_pack_tables(self):
         for i in range(3):
@@ -232,6 +255,67 @@ class Pack(tool_harness.ToolTest):
         self.assertEqual(got["000000001.png"], harness.png(1))
         self.assertEqual(json.loads(got["000000001.json"]), {"captions": ["c", "d"]})
 
+    def test_pack_hdf5_with_rows_that_are_not_stored(self):
+        """HDF5 gives zeros for them. The trainer refuses the same files."""
+        images = np.full((4, 6, 5, 3), 7, np.uint8)
+
+        def file(name, captions=True):
+            f = h5py.File(self.path(name), "w")
+            if captions:
+                f["captions"] = list("abcd")
+            return f
+
+        def virtual(name, *parts):
+            layout = h5py.VirtualLayout(images.shape, "u1")
+            for at, source, size in parts:
+                layout[at:at + size] = h5py.VirtualSource(source, "images", (size, 6, 5, 3))[:size]
+            with file(name) as f:
+                f.create_virtual_dataset("images", layout)
+
+        for name, rows in (("p.h5", 2), ("short.h5", 1)):
+            with file(name, captions=False) as f:
+                f["images"] = images[:rows]
+        virtual("whole.h5", (0, "p.h5", 2), (2, "p.h5", 2), (1, "p.h5", 2))
+        virtual("gap.h5", (0, "p.h5", 2))
+        virtual("overlap.h5", (0, "p.h5", 2), (1, "p.h5", 2))
+        virtual("part.h5", (0, "p.h5", 2), (2, "short.h5", 2))
+        virtual("moved.h5", (0, "p.h5", 2), (2, "none.h5", 2))
+        virtual("nested.h5", (0, "chunk.h5", 4))
+        virtual("round.h5", (0, "round.h5", 4))
+        for name, chunks in (("chunk.h5", (2, 6, 5, 3)), ("never.h5", None)):
+            with file(name) as f:
+                f.create_dataset("images", images.shape, "u1", chunks=chunks)
+                if chunks:
+                    f["images"][:2] = images[:2]
+        self.write("raw.bin", images.tobytes()[:-1])
+        for name, source in (("outside.h5", "none.bin"), ("cut.h5", "raw.bin")):
+            with file(name) as f:
+                f.create_dataset("images", images.shape, "u1", external=[(source, 0, h5py.h5f.UNLIMITED)])
+        with file("link.h5") as f:
+            f["images"] = h5py.ExternalLink("none.h5", "/images")
+        with file("empty.h5") as f:
+            f["images"] = h5py.Empty("u1")
+        self.write("garbage.h5", "garbage")
+        for name, culprit, part in (
+                ("gap", "gap", "180 of its 360 elements have no source"),
+                ("overlap", "overlap", "90 of its 360 elements have no source"),
+                ("part", "part", "its source, dataset 'images' of 'short.h5', is smaller"),
+                ("nested", "chunk", "1 of its 2 chunks were never written"),
+                ("round", "round", "it is a virtual dataset of too many others"),
+                ("chunk", "chunk", "1 of its 2 chunks were never written, the first at row 2"),
+                ("never", "never", "it was never written")):
+            with h5py.File(self.path(f"{name}.h5")) as f, self.assertRaises(stored_hdf5.Failure) as caught:
+                stored_hdf5.check_stored(f["images"], self.path(f"{name}.h5"))
+            self.assertIn(f"{self.path(culprit)}.h5: dataset /images: {part}", str(caught.exception))
+        for name, part in (("moved", "dataset /images: its rows lie in 'none.h5', which is not there"),
+                           ("outside", "dataset /images: its external file 'none.bin' cannot be read: No such file"),
+                           ("cut", "dataset /images: its external file 'raw.bin' has 359 bytes of 360"),
+                           ("link", "'images' is a link that leads nowhere"), ("empty", "/images has no rows"),
+                           ("garbage", "Unable to open file")):
+            self.assertIn(f"{name}.h5: {part}", self.tool("pack_dataset", f"{name}.h5", "x", code=1))
+        self.tool("pack_dataset", "whole.h5", "out")
+        self.assertEqual(len(self.members("out/train-00000.tar")), 8)
+
     def test_pack_what_lacks_captions(self):
         """An empty text is a caption, in each source. Images with labels need none."""
         images = np.random.default_rng(2).integers(0, 255, (3, 6, 5, 3), np.uint8)
@@ -251,7 +335,8 @@ class Pack(tool_harness.ToolTest):
             return {name: data for name, data in self.members(f"{out}/train-00000.tar").items() if not name.endswith(".png")}
 
         for source in ("one.h5", "in", "in/list.csv"):
-            self.assertEqual([text.decode() for text in packed(source, source.replace("/", "_") + "_out").values()], ["", "", "c"])
+            self.assertEqual([text.decode() for text in packed(source, source.replace("/", "_") + "_out").values()],
+                             ["", "" if source == "in/list.csv" else " ", "c"])
             self.assertIn("2 captions; they are packed", self.output)
         # Texts behind the last one that is not empty only fill up the row.
         self.assertEqual([json.loads(text)["captions"] for text in packed("rows.h5", "rows").values()], [[""], ["b"], ["", "c"]])

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Starts tools in the folder of a test, and looks into the tar files that they write."""
 import hashlib
+import json
 import os
 import subprocess
 import tarfile
+
+import h5py
 
 import harness
 
@@ -15,6 +18,11 @@ class ToolTest(harness.RunTest):
         self.assertEqual(done.returncode, code, done.stdout)
         self.assertNotIn("Traceback", done.stdout)
         return done.stdout
+
+    def show(self, *extra):
+        self.expect(0, "show     ", args=[self.deck(), "--mode", "show", "--dir", self.dir, *extra])
+        with h5py.File(self.dir + "/show.h5") as f:
+            return {n: f["model"][n][()] for n in f["model"]}, json.loads(f["examples"][()]), dict(f.attrs)
 
     def path(self, name):
         return os.path.join(self.folder, name)

@@ -10,7 +10,6 @@ import subprocess
 import tarfile
 import unittest
 
-import h5py
 import numpy as np
 from PIL import Image
 
@@ -95,11 +94,6 @@ class Tools(tool_harness.ToolTest):
         self.assertIn("no table 'height'", self.tool("bench_scaling", "height", code=2))
 
     # ------------------------------------------------------------------------------------------------ show_batch
-
-    def show(self, *extra):
-        self.expect(0, "show     ", args=[self.deck(), "--mode", "show", "--dir", self.dir, *extra])
-        with h5py.File(self.dir + "/show.h5") as f:
-            return {n: f["model"][n][()] for n in f["model"]}, json.loads(f["examples"][()]), dict(f.attrs)
 
     def test_show_is_what_the_model_gets(self):
         self.good = self.changed(("resize(16)", "resize(20)"), ("image_size       = 16", "image_size       = 20"),
