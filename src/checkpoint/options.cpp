@@ -32,7 +32,7 @@ void bind_io(config::Table& t, IoLimits& limits) {
                         limits.inflight_mb, limits.threads));
 }
 
-// What a run begins from.
+// The beginning of a run: a checkpoint, or weights.
 void bind_beginning(config::Table& t, CheckpointOptions& options) {
   t.key("resume", options.resume,
         "auto: the newest valid checkpoint if there is one; must: an error if there is none; "

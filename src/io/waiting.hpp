@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run writes beside its checkpoints, on a disk that may be full: it waits in memory, with a
-// warning, and is written as soon as there is room. The main thread alone writes these files.
+// Files of a run beside its checkpoints, on a disk that may be full: they wait in memory, with a
+// warning, and are written as soon as there is room. The main thread alone writes these files.
 #pragma once
 
 #include <string>
