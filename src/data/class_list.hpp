@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the numbers in a data set's field of classes stand for, where the deck says it.
+// The names of a data set's class numbers, where the deck gives them.
 #pragma once
 
 #include <optional>

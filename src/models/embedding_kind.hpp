@@ -33,7 +33,7 @@ void bind_made_classes(config::Table& t, const char* key, int64_t& classes, cons
 EmbeddingParts find_label(const EmbeddingOptions& options, const EmbeddingNetwork& network,
                           const MadeLabel& label);
 
-// Returns the parts of a model whose outputs are told from rows of a memory bank.
+// Returns the parts of a model whose outputs are compared with rows of a memory bank.
 EmbeddingParts find_in_bank(const EmbeddingOptions& options, const NceLossOptions& loss,
                             const EmbeddingNetwork& network, ParameterList& list);
 

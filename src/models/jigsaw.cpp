@@ -12,7 +12,7 @@ struct JigsawOptions : EmbeddingOptions {
   void bind(config::Table& t) override {
     EmbeddingOptions::bind(t);
     bind_made_classes(t, "permutations", permutations,
-                      "orders of op shuffle_patches, which the last head tells apart");
+                      "orders of op shuffle_patches; the last head has a score for each");
     if (views.groups.size() != 1 || rows_of_example() != 1)
       t.error("views",
               fmt::format("are {} patches in {} groups, and heads join {} of them into {} rows; "

@@ -10,7 +10,8 @@ struct RotnetOptions : EmbeddingOptions {
   RotnetOptions() { views = {.groups = {1}, .image_size = {224}}; }
   void bind(config::Table& t) override {
     EmbeddingOptions::bind(t);
-    bind_made_classes(t, "angles", angles, "angles of op rotate, which the last head tells apart");
+    bind_made_classes(t, "angles", angles,
+                      "angles of op rotate; the last head has a score for each");
     if (rows_of_example() != 1)
       t.error("views", fmt::format("are {} of an image, and op rotate turns one", views.count()));
   }

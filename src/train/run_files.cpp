@@ -31,7 +31,7 @@ void RunFiles::open_metrics(bool after_kill) {
   metrics_->set_text("version", version());
 }
 
-// Returns what the start row tells of the model and the machine.
+// Returns the numbers of the start row about the model and the machine.
 records::Metrics::Row RunFiles::about_attempt() const {
   int64_t parameters = 0;
   for (const shard::Parameter& p : attempt_.engine().layout().parameters())

@@ -204,7 +204,7 @@ class EvalMode(harness.RunTest):
         every = sets("evaluate.checkpoints=all", f"evaluate.out={out}")
         self.evaluate(*every, code=5)
         self.assertEqual(len(self.lines()), 4)
-        # The same command goes on there. A row that was noted, but of which the file has a part or nothing, comes into it once.
+        # The same command goes on there. A noted row that the file lacks, or has in part, is added once.
         with open(out) as f:
             before = f.readlines()
         self.assertEqual(len(before), 4)

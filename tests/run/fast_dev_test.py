@@ -70,7 +70,7 @@ class Cleanup(FastDev):
         # A run that is stopped, or that fails, keeps its files.
         self.expect(6, args=[*self.poisoned("stop"), "--cleanup"])
         self.assertTrue(os.path.exists(self.dir + "/report.txt"))
-        # What others put there stays, also in folders of the run, and its folders with it.
+        # Files of others stay, also in folders of the run, and these folders stay with them.
         for name in ("notes.txt", "checkpoints/notes.txt", "logs/rank.log", "own/0000000001.h5"):
             os.makedirs(os.path.dirname(f"{self.dir}/{name}"), exist_ok=True)
             with open(f"{self.dir}/{name}", "w") as f:

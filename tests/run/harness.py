@@ -145,7 +145,7 @@ class RunTest(unittest.TestCase):
         return text
 
     def poisoned(self, policy, *more, examples=60, bad=(40,)):
-        """Returns arguments for images from an HDF5 file of which some overflow the loss: by default one, in step 4 of batch 12 in
+        """Returns arguments for images from an HDF5 file. Some overflow the loss: by default one, in step 4 of batch 12 in
         order. Their pixels are finite, because a sample with others is a broken sample."""
         images = np.random.default_rng(0).uniform(-1, 1, (examples, 16, 16, 3)).astype(np.float32)
         labels = np.random.default_rng(1).integers(3, 400, (examples, 12)).astype(np.int32)

@@ -12,7 +12,7 @@ namespace data {
 enum class Pattern {
   noise,      // nothing can be learned
   constant,   // all pixels are 0
-  separable,  // image and caption show the class; a linear classifier tells the classes apart
+  separable,  // image and caption show the class; a linear classifier can learn it
 };
 
 struct SyntheticOptions : SourceOptions {

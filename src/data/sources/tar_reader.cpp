@@ -231,7 +231,7 @@ bool TarReader::next(TarMember& member) {
         const bool skipped =
             directory || (!regular && is_hidden_member(name) && unsafe_name(name).empty());
         if (!skipped && !regular)
-          // Files of which only one copy is stored become hard links, also by --dereference.
+          // GNU tar writes a file with several names once, and hard links for the others.
           fail(at_, fmt::format("member '{}' is {} (type '{}'): {}", name,
                                 h.type == '1'   ? "a hard link"
                                 : h.type == '2' ? "a link"

@@ -121,7 +121,7 @@ TEST(Duration, MayBeAWord) {
   EXPECT_FALSE(read.deck.problems().any());
   EXPECT_TRUE(std::isinf(read.root.train.total.value));
   EXPECT_EQ(read.deck.flat().at("train.total"), "\"input\"");
-  // What is resolved reads back.
+  // The resolved text reads back as the same duration.
   EXPECT_NE(read.deck.resolved().find("total_steps = \"input\""), std::string::npos);
   Lengths again;
   const config::Deck resolved({"run.toml", read.deck.resolved(), {}}, again);
