@@ -21,7 +21,11 @@
 namespace {
 
 std::unique_ptr<config::Deck> load(const CommandLine& c, train::Recipe& recipe) {
-  const char* from = modes::mode_named(c.mode).images_from;
+  const modes::Mode& mode = modes::mode_named(c.mode);
+  if (c.deck.empty() && mode.own_deck)
+    return std::make_unique<config::Deck>(
+        config::DeckSource{"the deck of --mode " + c.mode, mode.own_deck, c.set, c.unset}, recipe);
+  const char* from = mode.images_from;
   return std::make_unique<config::Deck>(from && modes::holds_deck(c.deck)
                                             ? modes::read_run_deck(c.deck, from, c.set, c.unset)
                                             : config::read_deck(c.deck, c.set, c.unset),
@@ -50,7 +54,8 @@ modes::Call call_of(const CommandLine& c, const train::Recipe& recipe, config::D
           .start = {c.deck, c.mesh_selector, overrides, c.allow_change, begin_s, c.fast_dev},
           .ranks = c.ranks,
           .cleanup = c.cleanup,
-          .images = c.images};
+          .images = c.images,
+          .json = c.json};
 }
 
 // Explains keys. A name that matches neither a key nor a variant is an error.
