@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <map>
 #include <mutex>
 #include <set>
 #include <thread>
@@ -26,6 +25,7 @@
 #include "comm/together.hpp"
 #include "io/files.hpp"
 #include "job/failure_report.hpp"
+#include "job/progress_clock.hpp"
 #include "job/stacks.hpp"
 #include "job/verdict.hpp"
 
@@ -38,8 +38,6 @@ int ask_signal() { return SIGRTMIN + 5; }
 constexpr double kTick_s = 0.5;
 // More time between two ticks counts as this, because the process was suspended meanwhile.
 constexpr double kMostPerTick_s = 1;
-// A phase that once stood still for this part of its limit, and went on, gets a longer limit.
-constexpr double kLongestShare = 0.25;
 // How long the rank that judges waits for the stacks of the others, and these for its verdict.
 constexpr double kWaitForStacks_s = 2, kWaitForVerdict_s = 3.5;
 
@@ -106,7 +104,8 @@ void leave_signals_to_watchdog() {
 
 class Watchdog::Dog {
  public:
-  Dog(comm::Session& session, const WatchOptions& options) : options_(options) {
+  Dog(comm::Session& session, const WatchOptions& options)
+      : options_(options), progress_(options.limit_s) {
     const comm::Comm& world = session.world();
     rank_ = world.rank();
     host_ = session.host();
@@ -187,27 +186,12 @@ class Watchdog::Dog {
     }
   }
 
-  double limit_s() { return std::max(options_.limit_s, longest_[phase_] / kLongestShare); }
-
   void tick(double seconds) {
-    const base::FlightPage& page = base::flight_page();
-    base::flight_page().head.alive_ns = uint64_t(base::now_ns());
+    base::FlightPage& page = base::flight_page();
+    page.head.alive_ns = uint64_t(base::now_ns());
     uint64_t begun = 0;
     for (const base::FlightPage::Thread& t : page.threads) begun += t.begun.load();
-    const std::string phase = base::where().phase;
-    if (begun != begun_ || phase != phase_) {
-      longest_[phase_] = std::max(longest_[phase_], idle_s_);
-      begun_ = begun;
-      phase_ = phase;
-      idle_s_ = since_report_s_ = 0;
-      return;
-    }
-    idle_s_ += seconds;
-    since_report_s_ += seconds;
-    if (since_report_s_ > limit_s()) {
-      since_report_s_ = 0;
-      hang();
-    }
+    if (progress_.tick(begun, base::where().phase, seconds)) hang();
   }
 
   std::string stacks_file(const std::string& event, int rank) const {
@@ -296,7 +280,7 @@ class Watchdog::Dog {
         s.flight = read_flight(flight_file(flight(), int(r)));
       standing.push_back(std::move(s));
     }
-    return find_culprit(standing, idle_s_);
+    return find_culprit(standing, progress_.idle_s());
   }
 
   bool all_answered(const std::string& event) const {
@@ -308,10 +292,12 @@ class Watchdog::Dog {
   void hang() {
     const int number = ++hangs_;
     const std::string event = event_of(number);
-    write_stacks(event, fmt::format("this rank makes no progress since {:.0f} s", idle_s_));
+    write_stacks(event,
+                 fmt::format("this rank makes no progress since {:.0f} s", progress_.idle_s()));
     ask_neighbours(number);
     if (stacks().empty()) {  // no place to meet the other ranks
-      tell(find_culprit({{rank_, host_, own_flight(), 'R', true}}, idle_s_), "the console");
+      tell(find_culprit({{rank_, host_, own_flight(), 'R', true}}, progress_.idle_s()),
+           "the console");
       return end();
     }
     // One rank judges, the first one to get here.
@@ -357,10 +343,7 @@ class Watchdog::Dog {
   mutable std::mutex mutex_;
   std::string stacks_, flight_;
   // Of the thread alone.
-  uint64_t begun_ = 0;
-  std::string phase_;
-  double idle_s_ = 0, since_report_s_ = 0;
-  std::map<std::string, double> longest_;  // by phase
+  ProgressClock progress_;
   std::set<std::string> written_;
   int hangs_ = 0;
   std::jthread thread_;

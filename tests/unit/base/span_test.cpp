@@ -54,8 +54,7 @@ TEST(Span, SpansDeeperThanThePageAreCounted) {
   const FlightPage::Thread& main = main_thread();
   const uint64_t depth = main.depth;
   std::vector<std::unique_ptr<Span>> spans;
-  for (int i = 0; i < 3 * FlightPage::kDepth; ++i)
-    spans.emplace_back(new Span("deep", i));
+  for (int i = 0; i < 3 * FlightPage::kDepth; ++i) spans.emplace_back(new Span("deep", i));
   EXPECT_EQ(main.depth, depth + 3 * FlightPage::kDepth);
   while (!spans.empty()) spans.pop_back();
   EXPECT_EQ(main.depth, depth);
