@@ -39,7 +39,8 @@ foreach(script IN LISTS run_scripts)
   endif()
   add_test(NAME run_${name}_mpi4 COMMAND /usr/bin/python3 ${script})
   set_tests_properties(run_${name}_mpi4 PROPERTIES LABELS run SKIP_RETURN_CODE 77
-                       ENVIRONMENT "TRAINER=$<TARGET_FILE:trainer>;INJECT_LIBRARY=$<TARGET_FILE:inject>;MACHINE_LIBRARY=$<TARGET_FILE:machine>;${run_environment}")
+                       ENVIRONMENT "TRAINER=$<TARGET_FILE:trainer>;INJECT_LIBRARY=$<TARGET_FILE:inject>;${run_environment}")
+  set_property(TEST run_${name}_mpi4 APPEND PROPERTY ENVIRONMENT "MACHINE_LIBRARY=$<TARGET_FILE:machine>")
 endforeach()
 
 set_tests_properties(run_slurm_test_mpi4 PROPERTIES COST 1000)  # first, because it mostly waits

@@ -19,7 +19,6 @@ kind             = "cappa"
 image_size       = 32
 vocab_size       = 320
 seq_len          = 12
-masked_pred_prob = 0.5
 encoder          = { patch = 8, depth = 2, width = 64, mlp = 128, heads = 2 }
 decoder          = { depth = 1 }
 [optimizer]

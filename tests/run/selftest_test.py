@@ -140,7 +140,8 @@ class Selftest(harness.RunTest):
     def test_large_model(self):
         """A model that would take too long is replaced, and the table says so."""
         report = self.selftest("--set", ONE.format("mesh"), "--set", "selftest.mesh_s=1e-4")
-        self.assertRegex(report["checks"][0]["text"], r"^a small model instead of the deck's \(6 steps would take about .*selftest.mesh_s = ")
+        self.assertRegex(report["checks"][0]["text"],
+                         r"^a small model instead of the deck's \(6 steps would take about .*selftest.mesh_s = ")
 
 
 if __name__ == "__main__":
