@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(kWarp* kSumTurns)
 }
 
 // sums[part][k] = the sum over the part's blocks, in order, for k < 2 * columns
-__global__ void __launch_bounds__(kNormThreads)
+__global__ void __launch_bounds__(kGroupedRowThreads)
     add_sum_blocks(double* sums, const double* partial, int64_t blocks, int64_t width,
                    int64_t count) {
   const int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -149,8 +149,8 @@ void sum_parts(const Body& body, const View& sums, int64_t parts, int64_t rows, 
   auto* partial = static_cast<double*>(queue.scratch(scratch));
   launch(sum_rows<Body>, dim3(blocks_for(parts * cuts.count(), 1).x, blocks_for(columns, kWarp).x),
          dim3(kWarp, kSumTurns), 0, queue, body, rows, columns, cuts.block, cuts.count(), partial);
-  launch(add_sum_blocks, blocks_for(sums.count, kNormThreads), dim3(kNormThreads), 0, queue,
-         sums.f64(), partial, cuts.count(), 2 * columns, sums.count);
+  launch(add_sum_blocks, blocks_for(sums.count, kGroupedRowThreads), dim3(kGroupedRowThreads), 0,
+         queue, sums.f64(), partial, cuts.count(), 2 * columns, sums.count);
 }
 
 template <class T>
@@ -197,7 +197,7 @@ struct GradientSumBody {
 };
 
 // ---- numbers per column
-__global__ void __launch_bounds__(kNormThreads)
+__global__ void __launch_bounds__(kGroupedRowThreads)
     form_statistics(float* mean, float* rstd, double* moments, const double* sums, int64_t groups,
                     int64_t parts, int64_t columns, double count, float eps) {
   const int64_t j = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -220,7 +220,7 @@ __global__ void __launch_bounds__(kNormThreads)
   }
 }
 
-__global__ void __launch_bounds__(kNormThreads)
+__global__ void __launch_bounds__(kGroupedRowThreads)
     take_running(float* mean, float* rstd, const float* running_mean, const float* running_variance,
                  int64_t columns, float eps) {
   const int64_t j = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -229,7 +229,7 @@ __global__ void __launch_bounds__(kNormThreads)
   rstd[j] = float(1 / sqrt(double(running_variance[j]) + double(eps)));
 }
 
-__global__ void __launch_bounds__(kNormThreads)
+__global__ void __launch_bounds__(kGroupedRowThreads)
     update_running(float* mean, float* variance, float* batches, const double* moments,
                    int64_t columns, double decay, double weight) {
   const int64_t j = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -239,7 +239,7 @@ __global__ void __launch_bounds__(kNormThreads)
   variance[j] = float(decay * double(variance[j]) + weight * moments[columns + j]);
 }
 
-__global__ void __launch_bounds__(kNormThreads)
+__global__ void __launch_bounds__(kGroupedRowThreads)
     add_gradients(float* dscale, float* dbias, const double* sums, int64_t parts, int64_t columns,
                   bool add_scale, bool add_bias) {
   const int64_t j = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -264,19 +264,19 @@ void run_cuda(const BatchNormSums& a, Queue& queue) {
 }
 
 void run_cuda(const BatchNormStatistics& a, Queue& queue) {
-  const dim3 grid = blocks_for(a.columns, kNormThreads);
+  const dim3 grid = blocks_for(a.columns, kGroupedRowThreads);
   if (a.sums.none())
-    return launch(take_running, grid, dim3(kNormThreads), 0, queue, a.mean.f32(), a.rstd.f32(),
-                  a.running_mean.f32(), a.running_variance.f32(), a.columns, a.eps);
-  launch(form_statistics, grid, dim3(kNormThreads), 0, queue, a.mean.f32(), a.rstd.f32(),
+    return launch(take_running, grid, dim3(kGroupedRowThreads), 0, queue, a.mean.f32(),
+                  a.rstd.f32(), a.running_mean.f32(), a.running_variance.f32(), a.columns, a.eps);
+  launch(form_statistics, grid, dim3(kGroupedRowThreads), 0, queue, a.mean.f32(), a.rstd.f32(),
          pointer_of<double>(a.moments), a.sums.f64(), a.groups, a.parts, a.columns, double(a.count),
          a.eps);
 }
 
 void run_cuda(const BatchNormRunning& a, Queue& queue) {
-  launch(update_running, blocks_for(a.columns, kNormThreads), dim3(kNormThreads), 0, queue,
-         a.mean.f32(), a.variance.f32(), pointer_of<float>(a.batches), a.moments.f64(), a.columns,
-         a.decay, a.weight);
+  launch(update_running, blocks_for(a.columns, kGroupedRowThreads), dim3(kGroupedRowThreads), 0,
+         queue, a.mean.f32(), a.variance.f32(), pointer_of<float>(a.batches), a.moments.f64(),
+         a.columns, a.decay, a.weight);
 }
 
 void run_cuda(const BatchNormForward& a, Queue& queue) {
@@ -318,9 +318,9 @@ void run_cuda(const BatchNormBackward& a, Queue& queue) {
 }
 
 void run_cuda(const BatchNormGradients& a, Queue& queue) {
-  launch(add_gradients, blocks_for(a.columns, kNormThreads), dim3(kNormThreads), 0, queue,
-         pointer_of<float>(a.dscale), pointer_of<float>(a.dbias), a.sums.f64(), a.parts, a.columns,
-         a.scale_write == Write::accumulate, a.bias_write == Write::accumulate);
+  launch(add_gradients, blocks_for(a.columns, kGroupedRowThreads), dim3(kGroupedRowThreads), 0,
+         queue, pointer_of<float>(a.dscale), pointer_of<float>(a.dbias), a.sums.f64(), a.parts,
+         a.columns, a.scale_write == Write::accumulate, a.bias_write == Write::accumulate);
 }
 
 }  // namespace kernels

@@ -37,24 +37,25 @@ struct ColumnValues {
 };
 
 // ---- loops over rows
-constexpr int kColumnPack = 4, kNormThreads = 256, kNormRowsOfThread = 8;
+constexpr int kGroupedRowPack = 4, kGroupedRowThreads = 256, kGroupedRowsOfThread = 8;
 
 // A block has `across` packs of columns and `down` rows at a time.
-struct NormGrid {
+struct GroupedRowGrid {
   int across, down;
   int64_t packs, blocks_across, chunk, chunks;  // chunk: rows of a block, within one group
 
-  NormGrid(int64_t rows, int64_t columns, int pack)
-      : packs(base::ceil_div(columns, pack)), blocks_across(base::ceil_div(packs, kNormThreads)) {
-    across = int(std::min<int64_t>(packs, kNormThreads));
-    down = kNormThreads / across;
-    chunk = int64_t(down) * kNormRowsOfThread;
+  GroupedRowGrid(int64_t rows, int64_t columns, int pack)
+      : packs(base::ceil_div(columns, pack)),
+        blocks_across(base::ceil_div(packs, kGroupedRowThreads)) {
+    across = int(std::min<int64_t>(packs, kGroupedRowThreads));
+    down = kGroupedRowThreads / across;
+    chunk = int64_t(down) * kGroupedRowsOfThread;
     chunks = base::ceil_div(rows, chunk);
   }
 };
 
 template <bool kAligned, int N, class Body>
-__global__ void __launch_bounds__(kNormThreads)
+__global__ void __launch_bounds__(kGroupedRowThreads)
     each_row_of_group(Body body, int64_t rows, int64_t columns, int64_t chunk, int64_t chunks) {
   const int64_t j = (int64_t(blockIdx.y) * blockDim.x + threadIdx.x) * N;
   if (j >= columns) return;
@@ -70,16 +71,16 @@ void for_rows_of_groups(const Body& body, int64_t groups, int64_t rows, int64_t 
                         std::initializer_list<View> views, Queue& queue) {
   if (rows == 0) return;
   auto start = [&](auto* kernel, int pack) {
-    const NormGrid grid(rows, columns, pack);
+    const GroupedRowGrid grid(rows, columns, pack);
     const dim3 blocks(blocks_for(groups * grid.chunks, 1).x, unsigned(grid.blocks_across));
     launch(kernel, blocks, dim3(unsigned(grid.across), unsigned(grid.down)), 0, queue, body, rows,
            columns, grid.chunk, grid.chunks);
   };
   bool aligned = true;
   for (const View& v : views)
-    aligned = aligned && (v.none() || packs_fit(kColumnPack, columns, {v}));
+    aligned = aligned && (v.none() || packs_fit(kGroupedRowPack, columns, {v}));
   if (aligned)
-    start(each_row_of_group<true, kColumnPack, Body>, kColumnPack);
+    start(each_row_of_group<true, kGroupedRowPack, Body>, kGroupedRowPack);
   else
     start(each_row_of_group<false, 1, Body>, 1);
 }

@@ -12,20 +12,21 @@ using device::View;
 using rig::Doubles;
 using rig::Subject;
 
-constexpr int64_t kWidth = 6, kGroups = 3;
-const nn::ImageSize kLarge{2, 2, 3}, kPoint{1, 1, 2};  // views, height, width
+constexpr int64_t kNormWidth = 6, kNormGroups = 3;
+const nn::ImageSize kLargeImages{2, 2, 3}, kSmallImages{1, 1, 2};  // views, height, width
 
 // Normalises x [images, pixels, width], as published.
 Doubles group_normalised(const Doubles& scale, const Doubles& bias, const Doubles& x,
                          int64_t images) {
   Doubles y(x.size());
-  const int64_t pixels = int64_t(x.size()) / images / kWidth, of_group = kWidth / kGroups;
+  const int64_t pixels = int64_t(x.size()) / images / kNormWidth,
+                of_group = kNormWidth / kNormGroups;
   for (int64_t n = 0; n < images; ++n)
-    for (int64_t first = 0; first < kWidth; first += of_group) {
+    for (int64_t first = 0; first < kNormWidth; first += of_group) {
       auto for_all = [&](const auto& f) {
         for (int64_t p = 0; p < pixels; ++p)
           for (int64_t c = first; c < first + of_group; ++c)
-            f(size_t((n * pixels + p) * kWidth + c), size_t(c));
+            f(size_t((n * pixels + p) * kNormWidth + c), size_t(c));
       };
       double mean = 0, variance = 0;
       for_all([&](size_t i, size_t) { mean += x[i] / double(pixels * of_group); });
@@ -43,9 +44,9 @@ Subject group_subject(bool two_sizes, bool train = true) {
   Subject s;
   s.name = "group norm";
   s.train = train;
-  s.parameters = {{"scale", {kWidth}, true, 0.3, 1}, {"bias", {kWidth}}};
-  s.inputs = {kLarge.pixels() * kWidth};
-  if (two_sizes) s.inputs.push_back(kPoint.pixels() * kWidth);
+  s.parameters = {{"scale", {kNormWidth}, true, 0.3, 1}, {"bias", {kNormWidth}}};
+  s.inputs = {kLargeImages.pixels() * kNormWidth};
+  if (two_sizes) s.inputs.push_back(kSmallImages.pixels() * kNormWidth);
   for (int64_t n : s.inputs) s.output += n;
   s.tolerance = 1e-5;
   // y of the first size of all examples comes before y of the second.
@@ -54,7 +55,7 @@ Subject group_subject(bool two_sizes, bool train = true) {
     Doubles y;
     for (size_t i = 0; i < x.size(); ++i) {
       const Doubles part =
-          group_normalised(p[0], p[1], x[i], batch * (i ? kPoint : kLarge).per_example);
+          group_normalised(p[0], p[1], x[i], batch * (i ? kSmallImages : kLargeImages).per_example);
       y.insert(y.end(), part.begin(), part.end());
     }
     return y;
@@ -63,11 +64,11 @@ Subject group_subject(bool two_sizes, bool train = true) {
              const std::vector<View>& dx) {
     device::Arena::Scope scope(ctx.arena);
     const nn::ImageNorm norm =
-        nn::GroupNorm{.scale = 0, .bias = 1, .width = kWidth, .groups = kGroups};
+        nn::GroupNorm{.scale = 0, .bias = 1, .width = kNormWidth, .groups = kNormGroups};
     std::vector<nn::ImageNorm::Passed> all;
     int64_t at = 0;
     for (size_t i = 0; i < x.size(); ++i) {
-      const nn::ImageSize& size = i ? kPoint : kLarge;
+      const nn::ImageSize& size = i ? kSmallImages : kLargeImages;
       const nn::ImageNorm::Saved saved = norm.make_saved(ctx, false, size);
       norm.measure(ctx, x[i], size, saved);
       ctx.run(norm.normalise(ctx, x[i], size, saved, y.slice(at, x[i].count)));
@@ -88,7 +89,7 @@ TEST(GroupNormLayer, TwoSizesHaveStatisticsOfTheirOwn) {
   const Subject s = group_subject(true);
   std::vector<Doubles> parameters, inputs;
   for (const rig::Tensor& t : s.parameters)
-    parameters.push_back(rig::numbers(kWidth, s.name + t.path, t.scale, t.shift));
+    parameters.push_back(rig::numbers(kNormWidth, s.name + t.path, t.scale, t.shift));
   for (size_t i = 0; i < s.inputs.size(); ++i)
     inputs.push_back(rig::numbers(s.batch * s.inputs[i], fmt::format("{}/x{}", s.name, i)));
   const Doubles dy = rig::numbers(s.batch * s.output, s.name + "/dy");
