@@ -236,8 +236,7 @@ models::ResnetConfig small_resnet(bool bottleneck, bool group_norm = false) {
 
 // The derivative along a tensor's gradient is the gradient's norm.
 TEST(Resnet, GradientsAgainstDifferences) {
-  for (auto [bottleneck, group_norm] :
-       {std::pair{false, false}, {true, false}, {false, true}}) {
+  for (auto [bottleneck, group_norm] : {std::pair{false, false}, {true, false}, {false, true}}) {
     ResnetWorld world(small_resnet(bottleneck, group_norm), 8, models::Recompute::none);
     world.loss();
     for (const auto& [path, gradient] : world.gradients()) {
