@@ -147,6 +147,35 @@ TEST_F(StoredTest, PartsOfVirtualDatasets) {
   refused({"dataset 'x' of 'one.h5'", "smaller than the part"});
 }
 
+// All of a source is taken, which has grown since.
+TEST_F(StoredTest, SourcesThatHaveGrown) {
+  auto source = [&](hsize_t rows, hsize_t columns) {
+    hid_t file = H5Fcreate((dir / "grown.h5").c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
+    hsize_t shape[2] = {rows, columns};
+    hid_t space = H5Screate_simple(2, shape, nullptr);
+    hid_t set =
+        H5Dcreate2(file, "x", H5T_STD_I32LE, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+    std::vector<int32_t> values(rows * columns);
+    for (size_t i = 0; i < values.size(); ++i) values[i] = int32_t(i);
+    EXPECT_GE(H5Dwrite(set, H5T_NATIVE_INT32, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()), 0);
+    H5Dclose(set);
+    H5Sclose(space);
+    H5Fclose(file);
+  };
+  make(dir / "a.h5", {});
+  auto prepare = [&](hid_t to) {
+    add_part(to, "grown.h5", 0, 0, 2);
+    add_part(to, "a.h5", 2, 2);
+  };
+  source(2, 2);
+  make(options.path, {.prepare = prepare, .rows = 0});
+  EXPECT_EQ(values(), kAll);
+  source(5, 2);  // more rows behind those that are taken
+  EXPECT_EQ(values(), kAll);
+  source(2, 3);  // HDF5 would take 0, 1, 2, 3 for rows 0, 1 and 3, 4
+  refused({"dataset 'x' of 'grown.h5'", "is larger than the part that takes all of it"});
+}
+
 TEST_F(StoredTest, ExternalFiles) {
   const std::string raw = dir / "raw.bin";
   make(options.path, {.prepare = [&](hid_t list) { H5Pset_external(list, raw.c_str(), 0, 32); }});
@@ -179,10 +208,10 @@ TEST_F(StoredTest, DataThatWasNeverWritten) {
 TEST_F(StoredTest, FiltersThatTheLibraryLacks) {
   const H5Z_class2_t own{
       H5Z_CLASS_T_VERS,
-      32000,
+      32001,
       1,
       1,
-      "lzf",
+      "blosc",
       nullptr,
       nullptr,
       [](unsigned, size_t, const unsigned*, size_t bytes, size_t*, void**) { return bytes; }};
@@ -190,12 +219,57 @@ TEST_F(StoredTest, FiltersThatTheLibraryLacks) {
   make(options.path, {.prepare = [](hid_t list) {
          const hsize_t chunk[2] = {2, 2};
          H5Pset_chunk(list, 2, chunk);
-         H5Pset_filter(list, 32000, H5Z_FLAG_OPTIONAL, 0, nullptr);
+         H5Pset_filter(list, 32001, H5Z_FLAG_OPTIONAL, 0, nullptr);
        }});
   EXPECT_EQ(values(), kAll);
-  H5Zunregister(32000);
-  refused({"compressed with lzf (filter 32000)", "gzip", "HDF5_PLUGIN_PATH"});
-  expect_error(Exit::data, {"compressed with lzf"}, [&] { options.spec(); });
+  H5Zunregister(32001);
+  refused({"compressed with blosc (filter 32001)", "gzip", "HDF5_PLUGIN_PATH"});
+  expect_error(Exit::data, {"compressed with blosc"}, [&] { options.spec(); });
+}
+
+// A file as h5py writes it. The text of a chunk is that of LZF: literals, and copies of earlier
+// bytes.
+TEST_F(StoredTest, Lzf) {
+  make(options.path, {});
+  EXPECT_EQ(values(), kAll);  // the reader adds its filters
+  if (H5Zfilter_avail(32000) <= 0) GTEST_SKIP() << "built without liblzf";
+  auto packed = [](const std::vector<int>& numbers) {
+    std::string out;
+    for (int n : numbers)
+      out += std::string("\x03") + char(n) + std::string(3, '\0');  // 4 literals
+    return out;
+  };
+  auto write = [&](const std::string& first, const std::string& second, uint32_t mask,
+                   unsigned claimed) {
+    make(options.path, {.prepare =
+                            [&](hid_t list) {
+                              const hsize_t chunk[2] = {2, 2};
+                              H5Pset_chunk(list, 2, chunk);
+                              const unsigned values[3] = {4, 0x0105, claimed};
+                              H5Pset_filter(list, 32000, H5Z_FLAG_OPTIONAL, 3, values);
+                            },
+                        .rows = 0});
+    hid_t file = H5Fopen(options.path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT);
+    hid_t set = H5Dopen2(file, "x", H5P_DEFAULT);
+    const hsize_t at[2] = {0, 0}, next[2] = {2, 0};
+    EXPECT_GE(H5Dwrite_chunk(set, H5P_DEFAULT, 0, at, first.size(), first.data()), 0);
+    EXPECT_GE(H5Dwrite_chunk(set, H5P_DEFAULT, mask, next, second.size(), second.data()), 0);
+    H5Dclose(set);
+    H5Fclose(file);
+  };
+  std::string plain;
+  for (int n : {4, 5, 6, 7}) plain += char(n) + std::string(3, '\0');
+  for (unsigned claimed : {16u, 0u, 4u}) {
+    write(packed({0, 1, 2, 3}), packed({4, 5, 6, 7}), 0, claimed);
+    EXPECT_EQ(values(), kAll) << claimed;
+  }
+  write(packed({0, 1, 2, 3}), plain, 1, 16);  // stored as it is
+  EXPECT_EQ(values(), kAll);
+  // A literal of one zero, and 15 more by copies.
+  write(std::string("\0\0\xE0\x06\0", 5), plain, 1, 16);
+  EXPECT_EQ(values(), (Numbers{0, 0, 0, 0, 4, 5, 6, 7}));
+  write(std::string("\x20\x09\x01", 3), plain, 1, 16);  // a copy from before the begin
+  expect_error(Exit::data, {"a chunk of lzf is damaged"}, [&] { values(); });
 }
 
 // Programs in Fortran fill texts up with spaces, and those in C leave anything after the end.
