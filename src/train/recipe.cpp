@@ -428,14 +428,15 @@ void Recipe::check_limits(config::Deck& deck, const Features& features, const st
 }
 
 void Recipe::check_opened(config::Deck& deck, const DataLength& length,
-                          const std::map<std::string, data::Spec>& specs) const {
+                          const std::map<std::string, data::Spec>& specs,
+                          const std::set<std::string>& written) const {
   std::unique_ptr<models::Model> made = models::make_model(model, memory);
   std::set<std::string> names;
   for (const auto& [name, spec] : specs) {
     check_limits(deck, features_of(*made, name), name, spec);
     names.insert(name);
   }
-  check_class_lists(*this, deck, *made, names);
+  check_class_lists(*this, deck, *made, {names, written});
   if (length.epoch > 0) check_lengths(deck, length);
   deck.throw_if_any();
 }
