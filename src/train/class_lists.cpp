@@ -162,7 +162,8 @@ void check_class_lists(const Recipe& recipe, config::Deck& deck, const models::M
 
 std::string class_text(const Recipe& recipe, const models::Model& made, const ClassSets& sets) {
   Names longest;
-  for (const std::string& name : groups_of(recipe, made, sets.names).front())
+  const std::vector<Group> groups = groups_of(recipe, made, sets.names);
+  for (const std::string& name : groups.front())
     if (const std::optional<data::ClassList> list = list_of(recipe, name);
         list && list->names.names().size() > longest.size())
       longest = list->names.names();
@@ -188,7 +189,8 @@ std::string class_text_problem(const Recipe& recipe, const models::Model& made,
         list->key, difference(at, own, set, of_file, fmt::format("the training of {}", file)),
         list->key);
   };
-  for (const std::string& set : groups_of(recipe, made, sets.names).front())
+  const std::vector<Group> groups = groups_of(recipe, made, sets.names);
+  for (const std::string& set : groups.front())
     if (const std::string text = sets.names.contains(set) ? problem(set, false) : ""; !text.empty())
       return text;
   for (const std::string& set : sets.written)

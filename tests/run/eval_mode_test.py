@@ -169,7 +169,7 @@ class EvalMode(harness.RunTest):
         image = self.folder + "/a.png"
         with open(image, "wb") as f:
             f.write(harness.png(1))
-        for args in ((self.path, "--mode", "eval"), (self.path, "--set", "train.total_steps=13"), (self.dir, "--mode", "caption", image)):
+        for args in ((self.path, "--mode", "eval"), (self.dir, "--mode", "caption", image), (self.path, "--set", "train.total_steps=13")):
             self.expect(2, "tokenizer.words: its file is not the one of the training of", "0000000012.h5",
                         "--allow-change tokenizer.words", args=args)
             self.expect(0, args=[*args, "--allow-change", "tokenizer.words"])

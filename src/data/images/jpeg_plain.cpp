@@ -114,7 +114,7 @@ class Mender {
   // True if the copied data ends with zeros, of which `bytes` are a scan's.
   bool ends_with_zeros(size_t bytes) const {
     constexpr size_t kZeros = 16;
-    return bytes >= kZeros &&
+    return std::min(bytes, out_.size()) >= kZeros &&
            std::all_of(out_.end() - kZeros, out_.end(), [](uint8_t b) { return b == 0; });
   }
 

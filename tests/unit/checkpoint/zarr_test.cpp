@@ -30,8 +30,8 @@ struct ChunkedArray {
   ChunkSizes shape, chunks;
   std::string fill = "null", separator = ".";
   bool packed = false;
-  std::string dtype = "<f4";
-  std::string description() const { return description(dtype); }
+  std::string type = "<f4";
+  std::string description() const { return description(type); }
   std::string description(const std::string& dtype) const {
     return fmt::format(
         R"({{"zarr_format":2,"shape":[{}],"chunks":[{}],"dtype":"{}","order":"C","filters":null,)"
@@ -88,7 +88,7 @@ class ChunkedCheckpoint : public testing::Test {
       const fs::path file = fs::path(folder_) / array.name / name;
       fs::create_directories(file.parent_path());
       std::string bytes = tests::bytes_of(values);
-      for (size_t at = 0; array.dtype == ">f4" && at < bytes.size(); at += 4)
+      for (size_t at = 0; array.type == ">f4" && at < bytes.size(); at += 4)
         std::reverse(bytes.begin() + int64_t(at), bytes.begin() + int64_t(at) + 4);
       tests::write(file, array.packed ? zstd_frame(bytes) : bytes);
     } while (next_index(place, grid));
