@@ -41,7 +41,7 @@ std::optional<Place> place_of_list(const Sections& sections, const std::string& 
                folder->names_from()};
 }
 
-// Returns a name without what differs between a folder and a caption.
+// Returns a name without what differs between a folder and a text about it.
 std::string plain_name(std::string_view name) {
   std::string out;
   for (const char c : base::trim(name)) out += c == '_' || c == '-' ? ' ' : c;

@@ -119,7 +119,7 @@ void check_written(const Recipe& recipe, config::Deck& deck, const std::set<std:
   }
 }
 
-// Texts of classes are captions, so they need not be the names of the list. But one that is the
+// Texts of classes need not be the names of the list, but one that is the
 // name of another class shows that the order differs.
 void check_texts(const Recipe& recipe, config::Deck& deck, const ClassSets& sets) {
   for (const auto& [name, e] : recipe.evals) {
