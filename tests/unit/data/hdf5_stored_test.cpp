@@ -9,6 +9,7 @@
 #include "data/sources/hdf5.hpp"
 #include "data/sources/staging.hpp"
 #include "support.hpp"
+#include "tests/unit/recorded.hpp"
 
 namespace data {
 namespace {
@@ -153,8 +154,7 @@ TEST_F(StoredTest, SourcesThatHaveGrown) {
     hid_t file = H5Fcreate((dir / "grown.h5").c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
     hsize_t shape[2] = {rows, columns};
     hid_t space = H5Screate_simple(2, shape, nullptr);
-    hid_t set =
-        H5Dcreate2(file, "x", H5T_STD_I32LE, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+    hid_t set = H5Dcreate2(file, "x", H5T_STD_I32LE, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
     std::vector<int32_t> values(rows * columns);
     for (size_t i = 0; i < values.size(); ++i) values[i] = int32_t(i);
     EXPECT_GE(H5Dwrite(set, H5T_NATIVE_INT32, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()), 0);
@@ -227,49 +227,42 @@ TEST_F(StoredTest, FiltersThatTheLibraryLacks) {
   expect_error(Exit::data, {"compressed with blosc"}, [&] { options.spec(); });
 }
 
-// A file as h5py writes it. The text of a chunk is that of LZF: literals, and copies of earlier
-// bytes.
+// A file of h5py with chunks of several sizes, some of them not compressed. A part of it is
+// damaged.
 TEST_F(StoredTest, Lzf) {
-  make(options.path, {});
-  EXPECT_EQ(values(), kAll);  // the reader adds its filters
-  if (H5Zfilter_avail(32000) <= 0) GTEST_SKIP() << "built without liblzf";
-  auto packed = [](const std::vector<int>& numbers) {
-    std::string out;
-    for (int n : numbers)
-      out += std::string("\x03") + char(n) + std::string(3, '\0');  // 4 literals
+  const std::string whole = test::read_file(tests::source_file("tests/data/lzf.h5"));
+  auto read = [&](const std::string& dataset, const std::string& file) {
+    test::write_file(options.path, file);
+    options.fields = {{"x", dataset}};
+    std::vector<int> out;
+    std::unique_ptr<Source> source = options.open({});
+    for (int64_t i = 0; i < source->size(); ++i) {
+      const Sample s = source->read(i);
+      const Array& a = std::get<Array>(s.at("x"));
+      out.insert(out.end(), a.i32(), a.i32() + a.count());
+    }
     return out;
   };
-  auto write = [&](const std::string& first, const std::string& second, uint32_t mask,
-                   unsigned claimed) {
-    make(options.path, {.prepare =
-                            [&](hid_t list) {
-                              const hsize_t chunk[2] = {2, 2};
-                              H5Pset_chunk(list, 2, chunk);
-                              const unsigned values[3] = {4, 0x0105, claimed};
-                              H5Pset_filter(list, 32000, H5Z_FLAG_OPTIONAL, 3, values);
-                            },
-                        .rows = 0});
-    hid_t file = H5Fopen(options.path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT);
-    hid_t set = H5Dopen2(file, "x", H5P_DEFAULT);
-    const hsize_t at[2] = {0, 0}, next[2] = {2, 0};
-    EXPECT_GE(H5Dwrite_chunk(set, H5P_DEFAULT, 0, at, first.size(), first.data()), 0);
-    EXPECT_GE(H5Dwrite_chunk(set, H5P_DEFAULT, mask, next, second.size(), second.data()), 0);
-    H5Dclose(set);
-    H5Fclose(file);
-  };
-  std::string plain;
-  for (int n : {4, 5, 6, 7}) plain += char(n) + std::string(3, '\0');
-  for (unsigned claimed : {16u, 0u, 4u}) {
-    write(packed({0, 1, 2, 3}), packed({4, 5, 6, 7}), 0, claimed);
-    EXPECT_EQ(values(), kAll) << claimed;
+  read("plain_a", whole);  // the reader adds its filters
+  if (H5Zfilter_avail(32000) <= 0) GTEST_SKIP() << "built without liblzf";
+  for (const char* set : {"a", "noise"}) {
+    const std::vector<int> want = read(fmt::format("plain_{}", set), whole);
+    for (int i = 0; i < 4; ++i)
+      EXPECT_EQ(read(fmt::format("{}{}", set, i), whole), want) << set << i;
   }
-  write(packed({0, 1, 2, 3}), plain, 1, 16);  // stored as it is
-  EXPECT_EQ(values(), kAll);
-  // A literal of one zero, and 15 more by copies.
-  write(std::string("\0\0\xE0\x06\0", 5), plain, 1, 16);
-  EXPECT_EQ(values(), (Numbers{0, 0, 0, 0, 4, 5, 6, 7}));
-  write(std::string("\x20\x09\x01", 3), plain, 1, 16);  // a copy from before the begin
-  expect_error(Exit::data, {"a chunk of lzf is damaged"}, [&] { values(); });
+  // A copy of bytes from before the begin of the chunk.
+  hid_t file = H5Fopen(options.path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT);
+  hid_t a2 = H5Dopen2(file, "a2", H5P_DEFAULT);
+  const hsize_t at[2] = {0, 0};
+  unsigned mask = 0;
+  haddr_t offset = 0;
+  hsize_t size = 0;
+  EXPECT_GE(H5Dget_chunk_info_by_coord(a2, at, &mask, &offset, &size), 0);
+  H5Dclose(a2);
+  H5Fclose(file);
+  std::string damaged = whole;
+  damaged.replace(offset, 3, "\x20\x09\x01");
+  expect_error(Exit::data, {"a chunk of lzf is damaged"}, [&] { read("a2", damaged); });
 }
 
 // Programs in Fortran fill texts up with spaces, and those in C leave anything after the end.

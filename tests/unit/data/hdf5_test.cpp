@@ -240,7 +240,8 @@ TEST_F(Hdf5Test, WholeNumbersOf32Bits) {
   for (int64_t row : {2, 3})
     expect_error(Exit::data, {"'/x' holds", "no 32-bit number"}, [&] { source->read(row); });
   {
-    Writer w(dir / "a.h5");
+    options.path = dir / "b.h5";
+    Writer w(options.path);
     w.numbers<uint64_t>("x", H5T_STD_U64LE, H5T_NATIVE_UINT64, {2}, {7, UINT64_MAX});
   }
   source = options.open({});
