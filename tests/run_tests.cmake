@@ -3,6 +3,10 @@
 add_library(inject MODULE ${CMAKE_CURRENT_SOURCE_DIR}/inject/inject.cpp)
 target_link_libraries(inject PRIVATE ${CMAKE_DL_LIBS})
 set_target_properties(inject PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+# A library that makes a rank slow (slow_rank_test.py).
+add_library(slow MODULE ${CMAKE_CURRENT_SOURCE_DIR}/inject/slow.cpp)
+target_link_libraries(slow PRIVATE ${CMAKE_DL_LIBS})
+set_target_properties(slow PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
 
 # Lets waiting ranks of these scripts rest. Programs in tests/mpi exchange so often that they would
 # take three times as long. The runtime of sanitizers must be the first library.
@@ -23,7 +27,7 @@ endif()
 # The scripts mostly wait for programs to start, so two run at a time. Their time limits allow that.
 foreach(script IN LISTS run_scripts)
   get_filename_component(name ${script} NAME_WE)
-  if(TRAINER_SANITIZE AND name STREQUAL torture_test)
+  if(TRAINER_SANITIZE AND name MATCHES "^(torture|slow_rank)_test$")
     continue()  # both preloaded libraries must come first, and both replace the allocator
   endif()
   if(TRAINER_SANITIZE AND name STREQUAL memory_limit_test)
@@ -34,7 +38,7 @@ foreach(script IN LISTS run_scripts)
   endif()
   add_test(NAME run_${name}_mpi4 COMMAND /usr/bin/python3 ${script})
   set_tests_properties(run_${name}_mpi4 PROPERTIES LABELS run SKIP_RETURN_CODE 77
-                       ENVIRONMENT "TRAINER=$<TARGET_FILE:trainer>;INJECT_LIBRARY=$<TARGET_FILE:inject>;${run_environment}")
+                       ENVIRONMENT "TRAINER=$<TARGET_FILE:trainer>;INJECT_LIBRARY=$<TARGET_FILE:inject>;SLOW_LIBRARY=$<TARGET_FILE:slow>;${run_environment}")
 endforeach()
 
 set_tests_properties(run_slurm_test_mpi4 PROPERTIES COST 1000)  # first, because it mostly waits

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "records/slow_rank.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace records {
+namespace {
+
+constexpr double kLeastShare = 0.1;    // of a step: what a slow rank costs at least
+constexpr double kUnknownShare = 0.2;  // the same before the noise over time is known
+constexpr double kLeastStep_s = 2e-3;  // per step
+constexpr double kDeviations = 5;      // of the noise
+constexpr double kExplains = 0.5;      // of the lost time: what a cause must explain
+constexpr double kSavingShare = 0.1;   // of the window: syncs that slow all ranks alike
+constexpr size_t kMostNoise = 16;      // windows whose noise counts
+constexpr size_t kLeastNoise = 4;      // differences of windows that tell the noise over time
+constexpr size_t kRecent = 8;          // windows that decide between once and chronic
+constexpr size_t kLeastRecent = 4;
+constexpr double kChronicShare = 0.75;  // of those windows
+
+using Values = std::vector<double>;
+
+// Returns the value at this share of the sorted values, the lower one of two.
+double quantile(Values values, double share) {
+  if (values.empty()) return 0;
+  const auto at = values.begin() + long(double(values.size() - 1) * share);
+  std::nth_element(values.begin(), at, values.end());
+  return *at;
+}
+
+double median(const Values& values) { return quantile(values, 0.5); }
+
+// Returns a value of all ranks but one.
+Values of_others(const Window& window, size_t rank, double RankWindow::*value) {
+  Values out;
+  for (size_t r = 0; r < window.of_rank.size(); ++r)
+    if (r != rank) out.push_back(window.of_rank[r].*value);
+  return out;
+}
+
+// Returns the seconds per step by which this rank waits less than the others do.
+double lead(const Window& window, size_t rank) {
+  return (median(of_others(window, rank, &RankWindow::wait_s)) - window.of_rank[rank].wait_s) /
+         double(window.steps);
+}
+
+// Estimates the deviation of the other ranks' waits per step. Fewer than three say nothing.
+double noise_of_ranks(const Window& window, size_t rank) {
+  Values waits = of_others(window, rank, &RankWindow::wait_s);
+  if (waits.size() < 3) return 0;
+  const double middle = median(waits);
+  for (double& w : waits) w = std::abs(w - middle);
+  // Half the values are within 0.67 deviations. Of three or four values one is always near.
+  return quantile(waits, waits.size() < 6 ? 0.75 : 0.5) / 0.67 / double(window.steps);
+}
+
+// Estimates the deviation of this rank's lead from window to window by the lower quarter of its
+// changes, so that being slow now and then is no noise. Returns a negative value where it is not
+// known yet.
+double noise_over_time(std::span<const Window> windows, size_t rank) {
+  const size_t begin = windows.size() > kMostNoise ? windows.size() - kMostNoise : 0;
+  Values changes;
+  for (size_t i = begin + 1; i < windows.size(); ++i)
+    changes.push_back(std::abs(lead(windows[i], rank) - lead(windows[i - 1], rank)));
+  if (changes.size() < kLeastNoise) return -1;
+  return quantile(changes, 0.25) / 0.45;  // a quarter of normal changes is below 0.45 deviations
+}
+
+// The ranks that are slow in a window.
+struct Found {
+  int rank = -1;
+  double lost_s = 0;  // per step
+  std::vector<bool> slow;
+};
+
+Found find(std::span<const Window> windows) {
+  const Window& window = windows.back();
+  Found found;
+  if (window.of_rank.size() < 2) return found;
+  const auto least = std::min_element(window.of_rank.begin(), window.of_rank.end(),
+                                      [](auto& a, auto& b) { return a.wait_s < b.wait_s; });
+  const size_t rank = size_t(least - window.of_rank.begin());
+  const double step_s = window.seconds / double(window.steps), lost_s = lead(window, rank),
+               over_time = noise_over_time(windows, rank),
+               noise = std::max(noise_of_ranks(window, rank), over_time);
+  const double limit = std::max(
+      {(over_time < 0 ? kUnknownShare : kLeastShare) * step_s, kDeviations * noise, kLeastStep_s});
+  if (!(lost_s > limit)) return found;
+  found.rank = int(rank);
+  found.lost_s = lost_s;
+  const double middle = median(of_others(window, rank, &RankWindow::wait_s));
+  for (const RankWindow& r : window.of_rank)
+    found.slow.push_back((middle - r.wait_s) / double(window.steps) > std::max(limit, lost_s / 2));
+  return found;
+}
+
+// Returns the part of a rank's time that explains the most of what it lost.
+SlowPhase phase_of(const Window& window, const Found& found) {
+  const size_t rank = size_t(found.rank);
+  auto explains = [&](double RankWindow::*value) {
+    const double more = window.of_rank[rank].*value - median(of_others(window, rank, value));
+    return more >= kExplains * found.lost_s * double(window.steps);
+  };
+  // Causes come before what they cause: a rank without CPU or memory also waits for its data.
+  if (explains(&RankWindow::sync_s) || explains(&RankWindow::longest_s)) return SlowPhase::saving;
+  if (explains(&RankWindow::stolen_s) || explains(&RankWindow::memory_s)) return SlowPhase::machine;
+  if (explains(&RankWindow::data_s)) return SlowPhase::input;
+  if (explains(&RankWindow::begin_s)) return SlowPhase::exchange;
+  return SlowPhase::computing;
+}
+
+// True if most of the newest windows found a slow rank of this host. A node with several slow ranks
+// does not show the same one each time.
+bool is_chronic(std::span<const Window> windows, std::span<const std::string> hosts, int rank) {
+  size_t alike = 0, looked = 0;
+  for (; looked < std::min(kRecent, windows.size()); ++looked) {
+    const Found found = find(windows.first(windows.size() - looked));
+    alike += found.rank >= 0 && (found.slow[size_t(rank)] || found.rank == rank) &&
+             hosts[size_t(found.rank)] == hosts[size_t(rank)];
+  }
+  return alike >= kLeastRecent && double(alike) >= kChronicShare * double(looked);
+}
+
+}  // namespace
+
+SlowVerdict judge(std::span<const Window> windows, std::span<const std::string> hosts) {
+  SlowVerdict verdict;
+  if (windows.empty()) return verdict;
+  if (windows.size() > kWindowsJudged) windows = windows.last(kWindowsJudged);
+  const Window& window = windows.back();
+  verdict.step_s = verdict.without_s = window.seconds / double(window.steps);
+  const Found found = find(windows);
+  if (found.rank < 0) {
+    Values syncs;
+    for (const RankWindow& r : window.of_rank) syncs.push_back(r.sync_s);
+    if (median(syncs) < kSavingShare * window.seconds) return verdict;
+    verdict.phase = SlowPhase::saving;
+    verdict.without_s -= median(syncs) / double(window.steps);
+    return verdict;
+  }
+  verdict.phase = phase_of(window, found);
+  verdict.rank = found.rank;
+  verdict.host = hosts[size_t(found.rank)];
+  verdict.chronic = is_chronic(windows, hosts, found.rank);
+  // Without these ranks the next slowest one sets the pace.
+  const double own = window.of_rank[size_t(found.rank)].wait_s;
+  double next = INFINITY;
+  for (size_t r = 0; r < window.of_rank.size(); ++r) {
+    const bool leaves = int(r) == found.rank || (found.slow[r] && hosts[r] == verdict.host);
+    verdict.also += leaves && int(r) != found.rank;
+    if (!leaves) next = std::min(next, window.of_rank[r].wait_s);
+  }
+  verdict.without_s = std::max(0.0, verdict.step_s - (next - own) / double(window.steps));
+  return verdict;
+}
+
+}  // namespace records
