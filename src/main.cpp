@@ -8,11 +8,13 @@
 #include "base/clock.hpp"
 #include "base/log.hpp"
 #include "base/memory_limit.hpp"
+#include "base/thread_scope.hpp"
 #include "command_line.hpp"
 #include "host/threads.hpp"
 #include "job/failure.hpp"
 #include "job/failure_report.hpp"
 #include "job/stops.hpp"
+#include "job/watchdog.hpp"
 #include "modes/fast_dev.hpp"
 #include "modes/mode.hpp"
 #include "modes/run_deck.hpp"
@@ -84,6 +86,8 @@ int look(const CommandLine& c, double begin_s) {
 
 int run(int argc, char** argv) {
   const double begin_s = base::now_s();  // limits.wall_time counts from here
+  job::leave_signals_to_watchdog();
+  base::register_main_thread();
   host::free_main_thread();
   base::share_heap_if_limited();
 
@@ -125,6 +129,7 @@ int run(int argc, char** argv) {
     if (int failed = job::try_on_all(world, read_deck)) return failed;
   }
   if (!agree_on_deck(world, c, deck->digest())) return int(base::Exit::config);
+  const job::Watchdog watchdog(session, recipe.watch);
 
   // 3. The run directory, if it exists: from here on its report holds whatever ends this job.
   modes::Call call = call_of(c, recipe, *deck, begin_s);

@@ -93,6 +93,10 @@ class PlanComm : public Comm {
   int64_t max(int64_t value) override { return value; }
   int64_t sum(int64_t value) override { return value * size_; }
   double max(double value) override { return value; }
+  int64_t max(int64_t value, bool& alike) override {
+    alike = true;
+    return value;
+  }
   std::vector<std::string> gather_text(const std::string& text) override {
     return std::vector<std::string>(size_, text);
   }

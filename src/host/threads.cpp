@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "base/log.hpp"
-#include "base/signals.hpp"
 #include "base/text.hpp"
+#include "base/thread_scope.hpp"
 
 namespace host {
 namespace {
@@ -80,10 +80,7 @@ int choose_threads(int64_t asked, int local_size) {
 
 void start_threads(int threads) {
 #pragma omp parallel num_threads(threads)
-  if (omp_get_thread_num() > 0) {
-    base::leave_signals_to_main();
-    base::make_signal_stack();
-  }
+  if (omp_get_thread_num() > 0) base::name_compute_thread(omp_get_thread_num());
 }
 
 std::vector<std::string> binding_advice(const std::vector<RankCores>& ranks) {

@@ -14,7 +14,9 @@
 
 #include "base/error.hpp"
 #include "base/plain_nan.hpp"
-#include "base/signals.hpp"
+#include "base/thread_scope.hpp"
+#include "job/flight.hpp"
+#include "job/watchdog.hpp"
 
 namespace job {
 namespace {
@@ -71,12 +73,19 @@ size_t format_line(char* buffer, size_t size, int exit_code, const char* cause) 
 }
 
 [[noreturn]] void end_now(const char* cause, base::Exit code = base::Exit::internal) {
+  // What this thread did is lost when it ends.
+  char what[1024];
+  const auto named = fmt::format_to_n(what, sizeof what - 1, "{}, in ", cause);
+  size_t length = std::min(sizeof what - 1, named.size);
+  length += describe_main_thread(what + length, sizeof what - 1 - length);
+  what[length] = '\0';
   char line[4096];
-  size_t bytes = format_line(line, sizeof line, int(code), cause);
+  size_t bytes = format_line(line, sizeof line, int(code), what);
   put(line, bytes);
   (void)!::write(STDERR_FILENO, line, bytes);
   void* frames[48];
   backtrace_symbols_fd(frames, backtrace(frames, 48), STDERR_FILENO);
+  ask_for_stacks();
   ::_exit(int(code));
 }
 
@@ -106,7 +115,7 @@ void on_fatal(int signal) {
 void catch_fatal_signals() {
   void* warm_up[2];
   backtrace(warm_up, 2);  // the first call loads a library
-  base::make_signal_stack();
+  base::register_main_thread();
   struct sigaction action {};
   action.sa_handler = on_fatal;
   action.sa_flags = SA_ONSTACK;
