@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "host/lost_time.hpp"
 
+#include <fmt/format.h>
 #include <omp.h>
 #include <sched.h>
 #include <sys/resource.h>
@@ -8,11 +9,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <utility>
-
-#include "base/text.hpp"
 
 namespace host {
 namespace {

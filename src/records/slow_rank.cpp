@@ -8,7 +8,7 @@ namespace records {
 namespace {
 
 constexpr double kLeastShare = 0.1;    // of a step: what a slow rank costs at least
-constexpr double kUnknownShare = 0.2;  // the same before the noise over time is known
+constexpr double kCarefulShare = 0.2;  // the same where less is known
 constexpr double kLeastStep_s = 2e-3;  // per step
 constexpr double kDeviations = 5;      // of the noise
 constexpr double kExplains = 0.5;      // of the lost time: what a cause must explain
@@ -31,23 +31,37 @@ double quantile(Values values, double share) {
 
 double median(const Values& values) { return quantile(values, 0.5); }
 
+// What counts as waiting for other ranks. A rank without CPU loses much of its time within its
+// waits, because it cannot even notice that they are over. That time is its own.
+enum class Waiting { measured, without_stolen };
+
+double waited_s(const RankWindow& r, Waiting waiting) {
+  return waiting == Waiting::measured ? r.wait_s : std::max(0.0, r.wait_s - r.stolen_s);
+}
+
 // Returns a value of all ranks but one.
-Values of_others(const Window& window, size_t rank, double RankWindow::*value) {
+template <class Value>
+Values of_others(const Window& window, size_t rank, const Value& value) {
   Values out;
   for (size_t r = 0; r < window.of_rank.size(); ++r)
-    if (r != rank) out.push_back(window.of_rank[r].*value);
+    if (r != rank) out.push_back(value(window.of_rank[r]));
   return out;
 }
 
+Values waits_of_others(const Window& window, size_t rank, Waiting waiting) {
+  return of_others(window, rank, [=](const RankWindow& r) { return waited_s(r, waiting); });
+}
+
 // Returns the seconds per step by which this rank waits less than the others do.
-double lead(const Window& window, size_t rank) {
-  return (median(of_others(window, rank, &RankWindow::wait_s)) - window.of_rank[rank].wait_s) /
+double lead(const Window& window, size_t rank, Waiting waiting) {
+  return (median(waits_of_others(window, rank, waiting)) -
+          waited_s(window.of_rank[rank], waiting)) /
          double(window.steps);
 }
 
 // Estimates the deviation of the other ranks' waits per step. Fewer than three say nothing.
-double noise_of_ranks(const Window& window, size_t rank) {
-  Values waits = of_others(window, rank, &RankWindow::wait_s);
+double noise_of_ranks(const Window& window, size_t rank, Waiting waiting) {
+  Values waits = waits_of_others(window, rank, waiting);
   if (waits.size() < 3) return 0;
   const double middle = median(waits);
   for (double& w : waits) w = std::abs(w - middle);
@@ -58,11 +72,12 @@ double noise_of_ranks(const Window& window, size_t rank) {
 // Estimates the deviation of this rank's lead from window to window by the lower quarter of its
 // changes, so that being slow now and then is no noise. Returns a negative value where it is not
 // known yet.
-double noise_over_time(std::span<const Window> windows, size_t rank) {
+double noise_over_time(std::span<const Window> windows, size_t rank, Waiting waiting) {
   const size_t begin = windows.size() > kMostNoise ? windows.size() - kMostNoise : 0;
   Values changes;
   for (size_t i = begin + 1; i < windows.size(); ++i)
-    changes.push_back(std::abs(lead(windows[i], rank) - lead(windows[i - 1], rank)));
+    changes.push_back(
+        std::abs(lead(windows[i], rank, waiting) - lead(windows[i - 1], rank, waiting)));
   if (changes.size() < kLeastNoise) return -1;
   return quantile(changes, 0.25) / 0.45;  // a quarter of normal changes is below 0.45 deviations
 }
@@ -70,43 +85,62 @@ double noise_over_time(std::span<const Window> windows, size_t rank) {
 // The ranks that are slow in a window.
 struct Found {
   int rank = -1;
-  double lost_s = 0;  // per step
-  std::vector<bool> slow;
+  Waiting waiting = Waiting::measured;
+  double lost_s = 0;       // per step
+  std::vector<bool> slow;  // by rank
 };
 
-Found find(std::span<const Window> windows) {
+// True if a value of the slow rank is so much larger than that of the others that it explains most
+// of what the rank lost.
+bool explains(const Window& window, const Found& found, double RankWindow::*value) {
+  const auto rank = size_t(found.rank);
+  const double others =
+      median(of_others(window, rank, [=](const RankWindow& r) { return r.*value; }));
+  return window.of_rank[rank].*value - others >= kExplains * found.lost_s * double(window.steps);
+}
+
+Found find_by(std::span<const Window> windows, Waiting waiting) {
   const Window& window = windows.back();
-  Found found;
-  if (window.of_rank.size() < 2) return found;
-  const auto least = std::min_element(window.of_rank.begin(), window.of_rank.end(),
-                                      [](auto& a, auto& b) { return a.wait_s < b.wait_s; });
+  Found found{.rank = -1, .waiting = waiting, .lost_s = 0, .slow = {}};
+  const auto least = std::min_element(
+      window.of_rank.begin(), window.of_rank.end(),
+      [=](auto& a, auto& b) { return waited_s(a, waiting) < waited_s(b, waiting); });
   const size_t rank = size_t(least - window.of_rank.begin());
-  const double step_s = window.seconds / double(window.steps), lost_s = lead(window, rank),
-               over_time = noise_over_time(windows, rank),
-               noise = std::max(noise_of_ranks(window, rank), over_time);
+  const double step_s = window.seconds / double(window.steps);
+  const double over_time = noise_over_time(windows, rank, waiting);
+  const double noise = std::max(noise_of_ranks(window, rank, waiting), over_time);
+  const bool careful = over_time < 0 || waiting == Waiting::without_stolen;
   const double limit = std::max(
-      {(over_time < 0 ? kUnknownShare : kLeastShare) * step_s, kDeviations * noise, kLeastStep_s});
+      {(careful ? kCarefulShare : kLeastShare) * step_s, kDeviations * noise, kLeastStep_s});
+  const double lost_s = lead(window, rank, waiting);
   if (!(lost_s > limit)) return found;
   found.rank = int(rank);
   found.lost_s = lost_s;
-  const double middle = median(of_others(window, rank, &RankWindow::wait_s));
+  const double middle = median(waits_of_others(window, rank, waiting));
   for (const RankWindow& r : window.of_rank)
-    found.slow.push_back((middle - r.wait_s) / double(window.steps) > std::max(limit, lost_s / 2));
+    found.slow.push_back((middle - waited_s(r, waiting)) / double(window.steps) >
+                         std::max(limit, lost_s / 2));
   return found;
 }
 
-// Returns the part of a rank's time that explains the most of what it lost.
+Found find(std::span<const Window> windows) {
+  if (windows.back().of_rank.size() < 2) return {};
+  const Found found = find_by(windows, Waiting::measured);
+  if (found.rank >= 0) return found;
+  const Found starved = find_by(windows, Waiting::without_stolen);
+  return starved.rank >= 0 && explains(windows.back(), starved, &RankWindow::stolen_s) ? starved
+                                                                                       : found;
+}
+
+// Returns what explains most of the time that the rank lost. Causes come before what they cause: a
+// rank without CPU or memory also waits for its data.
 SlowPhase phase_of(const Window& window, const Found& found) {
-  const size_t rank = size_t(found.rank);
-  auto explains = [&](double RankWindow::*value) {
-    const double more = window.of_rank[rank].*value - median(of_others(window, rank, value));
-    return more >= kExplains * found.lost_s * double(window.steps);
-  };
-  // Causes come before what they cause: a rank without CPU or memory also waits for its data.
-  if (explains(&RankWindow::sync_s) || explains(&RankWindow::longest_s)) return SlowPhase::saving;
-  if (explains(&RankWindow::stolen_s) || explains(&RankWindow::memory_s)) return SlowPhase::machine;
-  if (explains(&RankWindow::data_s)) return SlowPhase::input;
-  if (explains(&RankWindow::begin_s)) return SlowPhase::exchange;
+  const std::pair<double RankWindow::*, SlowPhase> causes[] = {
+      {&RankWindow::sync_s, SlowPhase::saving},    {&RankWindow::longest_s, SlowPhase::saving},
+      {&RankWindow::stolen_s, SlowPhase::machine}, {&RankWindow::memory_s, SlowPhase::machine},
+      {&RankWindow::data_s, SlowPhase::input},     {&RankWindow::begin_s, SlowPhase::exchange}};
+  for (const auto& [value, phase] : causes)
+    if (explains(window, found, value)) return phase;
   return SlowPhase::computing;
 }
 
@@ -144,12 +178,12 @@ SlowVerdict judge(std::span<const Window> windows, std::span<const std::string> 
   verdict.host = hosts[size_t(found.rank)];
   verdict.chronic = is_chronic(windows, hosts, found.rank);
   // Without these ranks the next slowest one sets the pace.
-  const double own = window.of_rank[size_t(found.rank)].wait_s;
+  const double own = waited_s(window.of_rank[size_t(found.rank)], found.waiting);
   double next = INFINITY;
   for (size_t r = 0; r < window.of_rank.size(); ++r) {
     const bool leaves = int(r) == found.rank || (found.slow[r] && hosts[r] == verdict.host);
     verdict.also += leaves && int(r) != found.rank;
-    if (!leaves) next = std::min(next, window.of_rank[r].wait_s);
+    if (!leaves) next = std::min(next, waited_s(window.of_rank[r], found.waiting));
   }
   verdict.without_s = std::max(0.0, verdict.step_s - (next - own) / double(window.steps));
   return verdict;

@@ -8,7 +8,8 @@
 #include "base/clock.hpp"
 #include "base/log_components.hpp"
 #include "base/names.hpp"
-#include "io/files.hpp"
+#include "comm/waits.hpp"
+#include "io/sync_times.hpp"
 
 namespace train {
 namespace log = base::log;
@@ -61,7 +62,9 @@ const char* advice(records::SlowPhase phase) {
 void SlowRanks::open() {
   comm::Comm& world = attempt_.world();
   if (world.size() < 2) return;
-  hosts_ = world.gather_text(attempt_.job.session().host());
+  ranks_ = size_t(world.size());
+  std::vector<std::string> hosts = world.gather_text(attempt_.job.session().host());
+  if (attempt_.leads()) hosts_ = std::move(hosts);
   lost_.emplace(attempt_.job.threads());
   length_ = kFirstWindow;
   steps_ = -kWarmUp;
@@ -69,17 +72,12 @@ void SlowRanks::open() {
 }
 
 SlowRanks::Counts SlowRanks::counts() const {
-  const comm::Mesh& mesh = attempt_.job.mesh();
-  Counts c{base::now_s(), 0, 0, io::synced_s()};
-  for (const comm::Comm* group : {mesh.world, mesh.fsdp.get(), mesh.replica.get()}) {
-    c.begin_s += group->beginning_s();
-    c.wait_s += group->seconds() - group->beginning_s() + group->agreeing_s();
-  }
-  return c;
+  const comm::Waits& waits = comm::waits();
+  return {base::now_s(), waits.waiting_s, waits.beginning_s, io::synced_s()};
 }
 
 void SlowRanks::begin() {
-  if (!hosts_.empty() && !running_) running_ = counts();
+  if (ranks_ && !running_) running_ = counts();
 }
 
 void SlowRanks::pause() {
@@ -102,13 +100,13 @@ void SlowRanks::start_window() {
 
 void SlowRanks::drop() {
   running_.reset();
-  if (hosts_.empty()) return;
+  if (!ranks_) return;
   steps_ = std::min<int64_t>(steps_, 0);
   start_window();
 }
 
 void SlowRanks::step_done() {
-  if (hosts_.empty()) return;
+  if (!ranks_) return;
   pause();
   if (++steps_ == 0) start_window();  // the warm-up is over
   if (steps_ == length_) gather();
@@ -122,12 +120,13 @@ void SlowRanks::gather() {
   own_.stolen_s = lost.stolen * share;
   own_.memory_s = lost.memory * share;
   own_.longest_s = io::take_longest_sync_s();
-  std::vector<double> send = packed(own_, counted_s_), all(hosts_.size() * size_t(kSent));
+  std::vector<double> send = packed(own_, counted_s_), all(ranks_ * size_t(kSent));
   attempt_.world()
-      .all_gather(device::view(send.data(), kSent), device::view(all.data(), int64_t(all.size())))
+      .all_gather({send.data(), device::DType::f64, kSent},
+                  {all.data(), device::DType::f64, int64_t(all.size())})
       .wait();
   records::Window window{.steps = steps_, .seconds = 0, .of_rank = {}};
-  for (size_t r = 0; r < hosts_.size(); ++r) {
+  for (size_t r = 0; r < ranks_; ++r) {
     const double* values = all.data() + r * size_t(kSent);
     window.of_rank.push_back(unpacked(values));
     window.seconds = std::max(window.seconds, values[kSent - 1]);

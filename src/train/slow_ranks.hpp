@@ -53,7 +53,7 @@ class SlowRanks {
   void warn(const records::SlowVerdict& verdict);
 
   Attempt& attempt_;
-  std::vector<std::string> hosts_;  // by rank; empty: the job is not watched
+  size_t ranks_ = 0;  // 0: the job is not watched
   std::optional<host::LostTime> lost_;
   // The window that has begun.
   records::RankWindow own_;
@@ -61,6 +61,7 @@ class SlowRanks {
   int64_t steps_ = 0, length_ = 0, gathered_ = 0;  // gathered_: windows so far
   std::optional<Counts> running_;                  // at begin()
   // What rank 0 knows.
+  std::vector<std::string> hosts_;  // by rank
   std::deque<records::Window> windows_;
   std::optional<Row> row_;
   // The next window whose end may warn again, and the pause after that, by rank and phase.
