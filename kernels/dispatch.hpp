@@ -92,6 +92,7 @@ template <class Args>
 void run(const Args& args, Queue& queue) {
   check(args);
   Cost c = cost(args);
+  base::TimedSpan span(span_name_of(Args::op), base::SpanKind::op);
   if (queue.kind() == device::Kind::plan) {
     queue.account_planned({int(Args::op), c.flops, c.bytes});
     const bool on_gpu = queue.device() == device::Kind::cuda;
@@ -101,9 +102,9 @@ void run(const Args& args, Queue& queue) {
       if (queue.prepares() && on_gpu) prepare_cuda(args, queue);
     if constexpr (requires { cuda_scratch(args); })
       if (on_gpu) queue.need_scratch(cuda_scratch(args));
+    span.end_s(c.flops, c.bytes);
     return;
   }
-  base::TimedSpan span(span_name_of(Args::op), base::SpanKind::op);
   if (queue.kind() == device::Kind::cuda) {
     put_into(
         queue, Args::op, [&] { return c; },
@@ -116,7 +117,7 @@ void run(const Args& args, Queue& queue) {
   } else {
     run_cpu(args, queue);
   }
-  queue.account(int(Args::op), c.flops, c.bytes, span.end_s());
+  queue.account(int(Args::op), c.flops, c.bytes, span.end_s(c.flops, c.bytes));
 }
 
 // Bytes of scratch, at most, that ops running together share. An op that needs more runs alone. The

@@ -85,6 +85,12 @@ void add_mode_options(CLI::App& app, CommandLine& c) {
   app.add_option("--ranks", c.ranks, "number of ranks to plan for (--mode plan)")
       ->check(CLI::Range(1, comm::kMostRanks))
       ->group(run);
+  app.add_option(
+         "--graph", c.graph,
+         "file for the graph of a step (--mode plan): ops, blocks, exchanges, and what waits "
+         "for what; dot -Tsvg FILE draws it")
+      ->type_name("FILE")
+      ->group(run);
   app.add_option("--fast-dev", c.fast_dev,
                  "try everything: N steps, each evaluator, a save and its restore, in a run "
                  "directory that is removed")
@@ -125,6 +131,8 @@ void parse(int argc, char** argv, CLI::App& app, CommandLine& c) {
   if (c.ranks && !modes::mode_named(c.mode).on_paper)
     throw CLI::ValidationError("--ranks",
                                "is for --mode plan; a run has the ranks that mpirun starts");
+  if (!c.graph.empty() && c.mode != "plan")
+    throw CLI::ValidationError("--graph", "is for --mode plan");
   if (c.fast_dev && c.mode != "train")
     throw CLI::ValidationError("--fast-dev", "is for --mode train");
   if (c.fast_dev && c.validate)

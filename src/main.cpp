@@ -51,6 +51,7 @@ modes::Call call_of(const CommandLine& c, const train::Recipe& recipe, config::D
           .deck = deck,
           .start = {c.deck, c.mesh_selector, overrides, c.allow_change, begin_s, c.fast_dev},
           .ranks = c.ranks,
+          .graph = c.graph,
           .cleanup = c.cleanup,
           .images = c.images};
 }

@@ -75,6 +75,7 @@ FlightPage::Thread* thread_place() { return t_place; }
 void keep_spans(bool keep) { g_keeps = keep; }
 bool spans_are_kept() { return g_keeps; }
 void set_span_profiler(const SpanProfiler* profiler) { g_profiler = profiler; }
+const SpanProfiler* span_profiler() { return g_profiler; }
 
 Span::Span(const SpanName& name, int64_t number, SpanKind kind, bool timed)
     : name_(name), number_(number), kind_(kind), timed_(timed) {
@@ -92,16 +93,16 @@ Span::Span(const SpanName& name, int64_t number, SpanKind kind, bool timed)
   if (const SpanProfiler* profiler = g_profiler.load(kRelaxed)) {
     std::array<char, SpanName::kMost + 1> text{};
     std::memcpy(text.data(), name.words().data(), SpanName::kMost);
-    profiler->begin(text.data(), number);
+    profiler->begin(text.data(), number, kind);
   }
 }
 
-int64_t Span::end() {
+int64_t Span::end(int64_t flops, int64_t bytes) {
   ended_ = true;
   FlightPage::Thread& place = own_place();
   const uint64_t depth = place.depth.load(kRelaxed);
   if (depth > 0) place.depth.store(depth - 1, kRelaxed);
-  if (const SpanProfiler* profiler = g_profiler.load(kRelaxed)) profiler->end();
+  if (const SpanProfiler* profiler = g_profiler.load(kRelaxed)) profiler->end(kind_, flops, bytes);
   if (begin_ns_ == 0) return 0;
   const int64_t ns = now_ns() - begin_ns_;
   if (timed_ && !g_keeps.load(kRelaxed)) return ns;

@@ -64,7 +64,8 @@ class Span {
 
  protected:
   Span(const SpanName& name, int64_t number, SpanKind kind, bool timed);
-  int64_t end();  // returns its nanoseconds if they are known
+  // Returns its nanoseconds if they are known. The cost is for profilers.
+  int64_t end(int64_t flops = 0, int64_t bytes = 0);
 
  private:
   SpanName name_;
@@ -78,20 +79,25 @@ class TimedSpan : public Span {
  public:
   explicit TimedSpan(const SpanName& name, SpanKind kind = SpanKind::work)
       : Span(name, kNoNumber, kind, true) {}
-  // Ends the span and returns its seconds. Call it once.
-  double end_s() { return 1e-9 * double(end()); }
+  // Ends the span, whose work had this cost, and returns its seconds. Call it once.
+  double end_s(int64_t flops = 0, int64_t bytes = 0) { return 1e-9 * double(end(flops, bytes)); }
 };
 
 // Keeps the times and the last spans from now on, or no longer.
 void keep_spans(bool keep = true);
 bool spans_are_kept();
 
-// A profiler that wants to know of every span. It is set before other threads run.
+// A profiler that wants to know of every span, and of the exchanges under plan. Set it while no
+// other thread opens spans.
 struct SpanProfiler {
-  void (*begin)(std::string_view name, int64_t number);  // number may be Span::kNoNumber
-  void (*end)();
+  // `number` may be Span::kNoNumber.
+  void (*begin)(std::string_view name, int64_t number, SpanKind kind);
+  void (*end)(SpanKind kind, int64_t flops, int64_t bytes);
+  void (*exchange_begins)(int64_t exchange, std::string_view text, int64_t bytes) = nullptr;
+  void (*exchange_is_waited_for)(int64_t exchange) = nullptr;
 };
 void set_span_profiler(const SpanProfiler* profiler);
+const SpanProfiler* span_profiler();
 
 // An exchange between ranks, from its call until its last byte is there.
 class ExchangeSpan {

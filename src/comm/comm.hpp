@@ -105,7 +105,7 @@ enum class SumOrder {
 };
 
 // Makes a communicator of `size` planned ranks, which counts bytes and moves nothing.
-std::unique_ptr<Comm> make_plan_comm(int size, int rank = 0);
+std::unique_ptr<Comm> make_plan_comm(int size, int rank = 0, const std::string& name = "group");
 
 // Returns the rank that the launcher (mpirun, srun with PMIx) gave this process; 0 without a
 // launcher. Works before MPI is started.

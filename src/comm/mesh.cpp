@@ -194,8 +194,8 @@ Mesh make_plan_mesh(MeshShape shape, Comm& world) {
   Mesh m;
   m.shape = shape;
   m.world = &world;
-  m.fsdp = make_plan_comm(shape.fsdp);
-  m.replica = make_plan_comm(shape.replica);
+  m.fsdp = make_plan_comm(shape.fsdp, 0, "fsdp");
+  m.replica = make_plan_comm(shape.replica, 0, "replica");
   return m;
 }
 

@@ -112,7 +112,7 @@ void while_waiting(std::function<void()> called) { watch = std::move(called); }
 
 namespace {
 // Shows spans to GPU profilers (Nsight Systems). Without one this costs next to nothing.
-void push_range(std::string_view name, int64_t number) {
+void push_range(std::string_view name, int64_t number, base::SpanKind) {
   char text[64];
   if (number == base::Span::kNoNumber)
     *fmt::format_to_n(text, sizeof text - 1, "{}", name).out = '\0';
@@ -120,7 +120,8 @@ void push_range(std::string_view name, int64_t number) {
     *fmt::format_to_n(text, sizeof text - 1, "{} {}", name, number).out = '\0';
   nvtxRangePushA(text);
 }
-constexpr base::SpanProfiler kNvtx = {push_range, [] { nvtxRangePop(); }};
+constexpr base::SpanProfiler kNvtx = {
+    push_range, [](base::SpanKind, int64_t, int64_t) { nvtxRangePop(); }, nullptr, nullptr};
 }  // namespace
 
 namespace gpu {

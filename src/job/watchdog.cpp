@@ -323,7 +323,9 @@ class Watchdog::Dog {
   void tell(const Verdict& verdict, const std::string& place) const {
     const std::string text =
         fmt::format("hang: {}; stacks of all ranks are in {}", verdict.text, place);
-    if (options_.on_hang == OnHang::end) write_report(int(base::Exit::watchdog), text);
+    if (options_.on_hang == OnHang::end)
+      write_report_about(verdict.rank < 0 ? rank_ : verdict.rank,
+                         verdict.rank < 0 ? host_ : verdict.host, int(base::Exit::watchdog), text);
     within(1, [text] { base::log::write_error(text); });
   }
 

@@ -17,6 +17,7 @@ struct Call {
   config::Deck& deck;
   train::Start start;
   int ranks = 0;                     // --ranks; 0: as many as the deck's mesh needs
+  std::string graph{};               // --graph; "" = none
   comm::Session* session = nullptr;  // null for modes of one process
   // The locked run directory; null for modes that keep none, and if it must still be made.
   std::unique_ptr<job::RunDirectory> directory = nullptr;

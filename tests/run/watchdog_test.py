@@ -42,6 +42,7 @@ class Watchdog(LiveTest):
             self.assertIn(part, lines[0], found)
             self.assertIn(part, report)
         self.assertIn("exit=7", report)
+        self.assertIn("rank=1 of 2 ", report, "the report names the rank to blame")
         return output
 
     @unittest.skipIf(place.no_processes(), place.no_processes())
