@@ -38,8 +38,11 @@ foreach(script IN LISTS run_scripts)
   endif()
   add_test(NAME run_${name}_mpi4 COMMAND /usr/bin/python3 ${script})
   set_tests_properties(run_${name}_mpi4 PROPERTIES LABELS run SKIP_RETURN_CODE 77
-                       ENVIRONMENT "TRAINER=$<TARGET_FILE:trainer>;INJECT_LIBRARY=$<TARGET_FILE:inject>;SLOW_LIBRARY=$<TARGET_FILE:slow>;${run_environment}")
+                       ENVIRONMENT "TRAINER=$<TARGET_FILE:trainer>;INJECT_LIBRARY=$<TARGET_FILE:inject>;${run_environment}")
 endforeach()
+if(TEST run_slow_rank_test_mpi4)
+  set_property(TEST run_slow_rank_test_mpi4 APPEND PROPERTY ENVIRONMENT "SLOW_LIBRARY=$<TARGET_FILE:slow>")
+endif()
 
 set_tests_properties(run_slurm_test_mpi4 PROPERTIES COST 1000)  # first, because it mostly waits
 if(TEST run_clang_test_mpi4)

@@ -72,10 +72,12 @@ class SlowRank(harness.RunTest):
                                           r"a step takes \d+ ms, and \d+ ms without it; ")
                 whole, without = map(int, re.findall(r"(\d+) ms", warning)[:2])
                 self.assertGreater(whole - without, 0.5 * MS)
-                self.assertRegex(self.tool("status", folder), rf"slow +rank {slow} on {re.escape(host)}: {phase}, in most steps; costs \d+ ms")
+                self.assertRegex(self.tool("status", folder),
+                                 rf"slow +rank {slow} on {re.escape(host)}: {phase}, in most steps; costs \d+ ms")
                 self.tool("report", folder)
                 with open(folder + "/report.html", encoding="utf-8") as f:
-                    self.assertRegex(f.read(), rf'id="slow">.*<td>rank {slow} on {re.escape(host)}</td><td>{phase}</td><td>4</td><td>100 %</td>')
+                    self.assertRegex(f.read(), rf'id="slow">.*<td>rank {slow} on {re.escape(host)}</td><td>{phase}</td><td>4</td>'
+                                               r"<td>100 %</td>")
 
     def test_rows_of_older_runs(self):
         """Rows without the columns say nothing about slow ranks, nor do rows that are no numbers."""

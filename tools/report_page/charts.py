@@ -23,6 +23,7 @@ TITLES = {"l2_params": "norm of the parameters", "l2_updates": "norm of the upda
           "slow_ms": "cost of a slow rank",
           "loss_per_token": "training loss per token", "loss_scale": "loss scale"}
 ONLY_IF_ANY = {"skipped_updates", "bad_samples", "slow_ms"}    # no panel for zeros alone
+OF_WINDOWS = {"data_mean_ms", "data_max_ms", "slow_ms"}         # a short run has one value of them, which is no curve
 
 
 def by_unit(panel, run):
@@ -63,7 +64,8 @@ def panels_of(runs):
         unit = next((run.unit("train", column)[0] for run in runs if run.unit("train", column)[0] not in ("", "1")), "")
         panel = curves.Panel(TITLES.get(column, column), unit, log=column.startswith("l2_"), smoothed="mean")
         for run in read:
-            panel.add(run, column, run.train, column)
+            if column not in OF_WINDOWS or np.count_nonzero(np.isfinite(run.train.get(column, np.nan))) > 1:
+                panel.add(run, column, run.train, column)
         more.append(panel)
     more = [panel for panel in more if panel.curves]
     return panels + (more if len(runs) == 1 else [part for panel in more for part in panel.one_per_label()])

@@ -10,7 +10,11 @@
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
+#include <thread>
 #include <vector>
+
+#include "base/clock.hpp"
+#include "io/sync_times.hpp"
 
 namespace {
 
