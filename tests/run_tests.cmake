@@ -8,6 +8,11 @@ add_library(slow MODULE ${CMAKE_CURRENT_SOURCE_DIR}/inject/slow.cpp)
 target_link_libraries(slow PRIVATE ${CMAKE_DL_LIBS})
 set_target_properties(slow PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
 
+# A library that makes the machine of a rank faulty (selftest_test.py, jobs on several nodes).
+add_library(machine MODULE ${CMAKE_CURRENT_SOURCE_DIR}/inject/machine.cpp)
+target_link_libraries(machine PRIVATE MPI::MPI_CXX ${CMAKE_DL_LIBS})
+set_target_properties(machine PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+
 # Lets waiting ranks of these scripts rest. Programs in tests/mpi exchange so often that they would
 # take three times as long. The runtime of sanitizers must be the first library.
 set(run_environment "${TRAINER_MPI_ENVIRONMENT}")
@@ -39,6 +44,7 @@ foreach(script IN LISTS run_scripts)
   add_test(NAME run_${name}_mpi4 COMMAND /usr/bin/python3 ${script})
   set_tests_properties(run_${name}_mpi4 PROPERTIES LABELS run SKIP_RETURN_CODE 77
                        ENVIRONMENT "TRAINER=$<TARGET_FILE:trainer>;INJECT_LIBRARY=$<TARGET_FILE:inject>;${run_environment}")
+  set_property(TEST run_${name}_mpi4 APPEND PROPERTY ENVIRONMENT "MACHINE_LIBRARY=$<TARGET_FILE:machine>")
 endforeach()
 if(TEST run_slow_rank_test_mpi4)
   set_property(TEST run_slow_rank_test_mpi4 APPEND PROPERTY ENVIRONMENT "SLOW_LIBRARY=$<TARGET_FILE:slow>")
