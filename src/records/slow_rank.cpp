@@ -70,16 +70,23 @@ double noise_of_ranks(const Window& window, size_t rank, Waiting waiting) {
 }
 
 // Estimates the deviation of this rank's lead from window to window by the lower quarter of its
-// changes, so that being slow now and then is no noise. Returns a negative value where it is not
-// known yet.
+// changes, so that being slow now and then is no noise. Changes over two windows count, too, for a
+// rank that is slow in every second one. Returns a negative value where it is not known yet.
 double noise_over_time(std::span<const Window> windows, size_t rank, Waiting waiting) {
-  const size_t begin = windows.size() > kMostNoise ? windows.size() - kMostNoise : 0;
-  Values changes;
-  for (size_t i = begin + 1; i < windows.size(); ++i)
-    changes.push_back(
-        std::abs(lead(windows[i], rank, waiting) - lead(windows[i - 1], rank, waiting)));
-  if (changes.size() < kLeastNoise) return -1;
-  return quantile(changes, 0.25) / 0.45;  // a quarter of normal changes is below 0.45 deviations
+  if (windows.size() > kMostNoise) windows = windows.last(kMostNoise);
+  Values leads;
+  for (const Window& window : windows) leads.push_back(lead(window, rank, waiting));
+  double noise = -1;
+  for (const size_t apart : {size_t{1}, size_t{2}}) {
+    Values changes;
+    for (size_t i = apart; i < leads.size(); ++i)
+      changes.push_back(std::abs(leads[i] - leads[i - apart]));
+    if (changes.size() < kLeastNoise) break;
+    // A quarter of normal changes is below 0.45 deviations.
+    const double found = quantile(changes, 0.25) / 0.45;
+    noise = noise < 0 ? found : std::min(noise, found);
+  }
+  return noise;
 }
 
 // The ranks that are slow in a window.

@@ -210,6 +210,34 @@ TEST(SlowRank, WholeHost) {
   EXPECT_NEAR(v.step_s - v.without_s, ranks.step_s(), 0.3 * ranks.step_s());
 }
 
+// Steps that vary much on all ranks name nobody.
+TEST(SlowRank, NoiseIsNobody) {
+  int named = 0, windows = 0;
+  for (uint64_t seed = 0; seed < 12; ++seed) {
+    Ranks ranks(seed, std::vector{2, 3, 4, 16}[seed % 4], 1, 0.6);
+    std::vector<Window> seen;
+    for (int w = 0; w < 24; ++w, ++windows) {
+      seen.push_back(ranks.next({}));
+      named += judged(seen, ranks.hosts()).rank >= 0;
+    }
+  }
+  EXPECT_LE(named, 0.02 * windows) << "of " << windows;
+}
+
+// A rank that is slow in every second window is named in these, and is not chronic.
+TEST(SlowRank, EverySecondWindow) {
+  Ranks ranks(5, 8, 4, 0.02);
+  std::vector<Window> seen;
+  for (int w = 0; w < 20; ++w) {
+    const Ranks::Trouble trouble{
+        .rank = 6, .phase = SlowPhase::input, .per_step_s = ranks.step_s()};
+    seen.push_back(ranks.next(w % 2 ? trouble : Ranks::Trouble{}));
+    const SlowVerdict v = judged(seen, ranks.hosts());
+    EXPECT_EQ(v.rank, w % 2 ? 6 : -1) << w;
+    EXPECT_FALSE(v.chronic) << w;
+  }
+}
+
 // A rank that is fast alone makes the other ranks no slow ones.
 TEST(SlowRank, MostRanksSetThePace) {
   const std::vector<std::string> hosts(4, "node");
