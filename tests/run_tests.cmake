@@ -58,7 +58,7 @@ endif()
 foreach(name stops_test report_test continued_test cuda_test resume_test bundle_test pbs_test)
   set_tests_properties(run_${name}_mpi4 PROPERTIES COST 500)
 endforeach()
-foreach(script cuda_test cuda_figures_test cuda_combinations_test classifier_test)
+foreach(script cuda_test cuda_figures_test cuda_combinations_test classifier_test group_norm_test)
   set_property(TEST run_${script}_mpi4 APPEND PROPERTY ENVIRONMENT "TRAINER_ON_EMULATOR=$<TARGET_FILE:trainer_on_emulator>")
 endforeach()
 
