@@ -42,7 +42,8 @@ if(TEST run_clang_test_mpi4)
   set_tests_properties(run_clang_test_mpi4 PROPERTIES COST 900)  # long, so not last and alone
 endif()
 # The longest scripts start next, so that none runs alone at the end.
-foreach(name stops_test report_test continued_test cuda_test resume_test bundle_test pbs_test)
+foreach(name torture_test pbs_test cuda_test cuda_watch_test stops_test resume_test init_test eval_mode_test docs_test decks_test
+             cuda_combinations_test continued_test report_test bundle_test)
   set_tests_properties(run_${name}_mpi4 PROPERTIES COST 500)
 endforeach()
 foreach(script cuda_test cuda_figures_test cuda_combinations_test classifier_test)
