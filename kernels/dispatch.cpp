@@ -2,6 +2,8 @@
 // Names and groups of ops, from ops.def.
 #include "kernels/dispatch.hpp"
 
+#include "base/span.hpp"
+
 namespace kernels {
 
 const char* name_of(Op op) {
@@ -15,6 +17,15 @@ const char* name_of(Op op) {
       break;
   }
   return "?";
+}
+
+const base::SpanName& span_name_of(Op op) {
+  static constexpr base::SpanName kNames[] = {
+#define OP(name, Args, group) #name,
+#include "kernels/ops.def"
+#undef OP
+  };
+  return kNames[int(op)];
 }
 
 OpGroup group_of(Op op) {

@@ -20,10 +20,9 @@
 #include <utility>
 #include <vector>
 
-#include "base/clock.hpp"
+#include "base/span.hpp"
 #include "device/op_timer.hpp"
 #include "device/queue.hpp"
-#include "device/range.hpp"
 #include "device/types.hpp"
 
 namespace kernels {
@@ -39,6 +38,7 @@ enum class Op : int {
   count
 };
 const char* name_of(Op op);
+const base::SpanName& span_name_of(Op op);
 
 enum class OpGroup { model, optimizer };
 OpGroup group_of(Op op);
@@ -74,11 +74,10 @@ concept RunsTogether = requires(std::span<const Args> all, Queue& queue) {
   run_cuda(all, queue);
 };
 
-// Puts an op into a GPU's queue with `put`. Profilers and messages know its name. A timer of the
-// queue measures it, and then `cost` returns its work.
+// Puts an op into a GPU's queue with `put`. Messages know its name. A timer of the queue measures
+// it, and then `cost` returns its work.
 template <class CostOf, class Put>
 void put_into(Queue& queue, Op op, const CostOf& cost, const Put& put) {
-  device::Range range(name_of(op));
   queue.set_op(name_of(op));
   device::OpTimer* timer = queue.recording() ? nullptr : queue.timer();
   if (timer) timer->begin(queue);
@@ -93,6 +92,7 @@ template <class Args>
 void run(const Args& args, Queue& queue) {
   check(args);
   Cost c = cost(args);
+  base::TimedSpan span(span_name_of(Args::op), base::SpanKind::op);
   if (queue.kind() == device::Kind::plan) {
     queue.account_planned({int(Args::op), c.flops, c.bytes});
     const bool on_gpu = queue.device() == device::Kind::cuda;
@@ -102,9 +102,9 @@ void run(const Args& args, Queue& queue) {
       if (queue.prepares() && on_gpu) prepare_cuda(args, queue);
     if constexpr (requires { cuda_scratch(args); })
       if (on_gpu) queue.need_scratch(cuda_scratch(args));
+    span.end_s(c.flops, c.bytes);
     return;
   }
-  double begin = base::now_s();
   if (queue.kind() == device::Kind::cuda) {
     put_into(
         queue, Args::op, [&] { return c; },
@@ -117,7 +117,7 @@ void run(const Args& args, Queue& queue) {
   } else {
     run_cpu(args, queue);
   }
-  queue.account(int(Args::op), c.flops, c.bytes, base::now_s() - begin);
+  queue.account(int(Args::op), c.flops, c.bytes, span.end_s(c.flops, c.bytes));
 }
 
 // Bytes of scratch, at most, that ops running together share. An op that needs more runs alone. The
@@ -148,7 +148,7 @@ void run_all(std::span<const Args> all, Queue& queue) {
     return;
   }
   for (const Args& args : all) check(args);
-  const double begin = base::now_s();
+  base::TimedSpan span(span_name_of(Args::op), base::SpanKind::op);
   auto work = [&] {
     Cost sum;
     for (const Args& args : all) {
@@ -159,7 +159,7 @@ void run_all(std::span<const Args> all, Queue& queue) {
     return sum;
   };
   put_into(queue, Args::op, work, [&] { run_cuda(all, queue); });
-  double seconds = base::now_s() - begin;
+  double seconds = span.end_s();
   for (const Args& args : all) {
     const Cost c = cost(args);
     queue.account(int(Args::op), c.flops, c.bytes, std::exchange(seconds, 0));

@@ -29,6 +29,7 @@ constexpr const char* kExamples = R"(Examples:
   trainer inputs/emoji.toml --mode plan --ranks 64           memory, traffic and disk on 64 ranks
   trainer runs/emoji --mode caption photo.jpg                caption images with the weights of a run
   trainer inputs/emoji.toml --set optimizer.learning_rate=5e-4 --dir runs/second
+  mpirun -np 64 trainer inputs/emoji.toml --mode selftest    check nodes, network and disk before a run
   trainer --describe optimizer                               explain keys; also a name: --describe adamw
   trainer --list schedule                                    what kind = "..." may be
 )";
@@ -85,6 +86,12 @@ void add_mode_options(CLI::App& app, CommandLine& c) {
   app.add_option("--ranks", c.ranks, "number of ranks to plan for (--mode plan)")
       ->check(CLI::Range(1, comm::kMostRanks))
       ->group(run);
+  app.add_option(
+         "--graph", c.graph,
+         "file for the graph of a step (--mode plan): ops, blocks, exchanges, and what waits "
+         "for what; dot -Tsvg FILE draws it")
+      ->type_name("FILE")
+      ->group(run);
   app.add_option("--fast-dev", c.fast_dev,
                  "try everything: N steps, each evaluator, a save and its restore, in a run "
                  "directory that is removed")
@@ -93,6 +100,8 @@ void add_mode_options(CLI::App& app, CommandLine& c) {
       ->group(run);
   app.add_flag("--cleanup", c.cleanup,
                "after a run that has finished: remove what it wrote into its run directory")
+      ->group(run);
+  app.add_flag("--json", c.json, "--mode selftest: print one JSON object instead of a table")
       ->group(run);
   app.add_flag("--validate", c.validate, "check the deck and stop")->group(run);
   app.add_flag("--files", c.files, "with --validate: look at the files that the deck names as well")
@@ -125,6 +134,8 @@ void parse(int argc, char** argv, CLI::App& app, CommandLine& c) {
   if (c.ranks && !modes::mode_named(c.mode).on_paper)
     throw CLI::ValidationError("--ranks",
                                "is for --mode plan; a run has the ranks that mpirun starts");
+  if (!c.graph.empty() && c.mode != "plan")
+    throw CLI::ValidationError("--graph", "is for --mode plan");
   if (c.fast_dev && c.mode != "train")
     throw CLI::ValidationError("--fast-dev", "is for --mode train");
   if (c.fast_dev && c.validate)
@@ -137,7 +148,11 @@ void parse(int argc, char** argv, CLI::App& app, CommandLine& c) {
   if (app.count("--dir") && dir.empty())
     throw CLI::ValidationError("--dir", "is empty; name a directory");
   if (app.count("--dir")) c.set.push_back(config::text_override("run.dir", dir));
-  if (!c.describe_given && c.list.empty() && c.deck.empty()) throw CLI::RequiredError("deck");
+  if (c.json && !modes::mode_named(c.mode).prints_json)
+    throw CLI::ValidationError("--json", "is for --mode selftest");
+  const bool needs_deck = c.validate || !modes::mode_named(c.mode).own_deck;
+  if (!c.describe_given && c.list.empty() && c.deck.empty() && needs_deck)
+    throw CLI::RequiredError("deck");
   for (const auto& [option, paths] : {std::pair("deck", std::vector{c.deck}), {"images", c.images}})
     for (const std::string& path : paths)
       if (const std::string problem = base::path_problem(path); !problem.empty())

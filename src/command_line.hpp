@@ -16,9 +16,11 @@ struct CommandLine {
   std::vector<std::string> images;           // files and folders after the deck
   std::map<std::string, std::string> given;  // option -> value, equal on all ranks
   int ranks = 0;
-  int fast_dev = 0;  // steps of a trial
+  std::string graph;  // file for the graph of a planned step
+  int fast_dev = 0;   // steps of a trial
   bool validate = false, files = false, describe_given = false;
   bool cleanup = false;  // removes the run directory after success
+  bool json = false;     // prints one JSON object
   // True if one process does all the work, without MPI.
   bool looks() const;
 };

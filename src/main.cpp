@@ -8,11 +8,13 @@
 #include "base/clock.hpp"
 #include "base/log.hpp"
 #include "base/memory_limit.hpp"
+#include "base/thread_scope.hpp"
 #include "command_line.hpp"
 #include "host/threads.hpp"
 #include "job/failure.hpp"
 #include "job/failure_report.hpp"
 #include "job/stops.hpp"
+#include "job/watchdog.hpp"
 #include "modes/fast_dev.hpp"
 #include "modes/mode.hpp"
 #include "modes/run_deck.hpp"
@@ -21,7 +23,11 @@
 namespace {
 
 std::unique_ptr<config::Deck> load(const CommandLine& c, train::Recipe& recipe) {
-  const char* from = modes::mode_named(c.mode).images_from;
+  const modes::Mode& mode = modes::mode_named(c.mode);
+  if (c.deck.empty() && mode.own_deck)
+    return std::make_unique<config::Deck>(
+        config::DeckSource{"the deck of --mode " + c.mode, mode.own_deck, c.set, c.unset}, recipe);
+  const char* from = mode.images_from;
   return std::make_unique<config::Deck>(from && modes::holds_deck(c.deck)
                                             ? modes::read_run_deck(c.deck, from, c.set, c.unset)
                                             : config::read_deck(c.deck, c.set, c.unset),
@@ -49,8 +55,10 @@ modes::Call call_of(const CommandLine& c, const train::Recipe& recipe, config::D
           .deck = deck,
           .start = {c.deck, c.mesh_selector, overrides, c.allow_change, begin_s, c.fast_dev},
           .ranks = c.ranks,
+          .graph = c.graph,
           .cleanup = c.cleanup,
-          .images = c.images};
+          .images = c.images,
+          .json = c.json};
 }
 
 // Explains keys. A name that matches neither a key nor a variant is an error.
@@ -84,6 +92,8 @@ int look(const CommandLine& c, double begin_s) {
 
 int run(int argc, char** argv) {
   const double begin_s = base::now_s();  // limits.wall_time counts from here
+  job::leave_signals_to_watchdog();
+  base::register_main_thread();
   host::free_main_thread();
   base::share_heap_if_limited();
 
@@ -125,6 +135,7 @@ int run(int argc, char** argv) {
     if (int failed = job::try_on_all(world, read_deck)) return failed;
   }
   if (!agree_on_deck(world, c, deck->digest())) return int(base::Exit::config);
+  const job::Watchdog watchdog(session, recipe.watch);
 
   // 3. The run directory, if it exists: from here on its report holds whatever ends this job.
   modes::Call call = call_of(c, recipe, *deck, begin_s);

@@ -21,7 +21,7 @@ TRAINER_PACKAGES=(
 # Packages for some tests, which are skipped without them: SLURM for jobs/slurm.sh (a test starts
 # and stops it), the checker of scripts, Clang with libFuzzer for tools/fuzz and for its warnings,
 # the formatter of the sources.
-TRAINER_TEST_PACKAGES=(slurm-wlm munge shellcheck clang-14 libclang-rt-14-dev libomp-14-dev clang-format-14 chromium mmdebstrap)
+TRAINER_TEST_PACKAGES=(slurm-wlm munge shellcheck clang-14 libclang-rt-14-dev libomp-14-dev clang-format-14 chromium mmdebstrap graphviz)
 
 # Prints the given packages that are not installed. Asks dpkg only, so it needs neither rights nor a
 # network.

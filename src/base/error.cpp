@@ -3,6 +3,9 @@
 
 #include <atomic>
 
+#include "base/flight_page.hpp"
+#include "base/span.hpp"
+
 namespace base {
 namespace {
 // These are global for the process, so that an error report on any thread can name rank, step and
@@ -24,8 +27,17 @@ Where where() { return {g_rank, g_ranks, g_step, g_phase}; }
 void set_rank(int rank, int ranks) {
   g_rank = rank;
   g_ranks = ranks;
+  flight_page().head.rank = uint64_t(rank);
+  flight_page().head.ranks = uint64_t(ranks);
 }
-void set_step(int64_t step) { g_step = step; }
-void set_phase(const char* phase) { g_phase = phase; }
+void set_step(int64_t step) {
+  g_step = step;
+  flight_page().head.step = uint64_t(step);
+}
+void set_phase(const char* phase) {
+  g_phase = phase;
+  const SpanName name = SpanName::of(phase);
+  for (size_t i = 0; i < name.words().size(); ++i) flight_page().head.phase[i] = name.words()[i];
+}
 
 }  // namespace base

@@ -8,6 +8,8 @@
 
 #include "base/cancel.hpp"
 #include "base/log_components.hpp"
+#include "base/span.hpp"
+#include "base/thread_scope.hpp"
 #include "checkpoint/checksum.hpp"
 #include "checkpoint/restore.hpp"
 
@@ -111,11 +113,12 @@ class PartReader {
     try {
       for (size_t turn = 0, i = next_++; i + 1 < batches_.size(); ++turn, i = next_++) {
         base::end_if_asked(token);
+        base::Span span("read parts", int64_t(i), base::SpanKind::restore);
         Batch& b = in_turn[turn % 2];
         b.portions = std::span(portions_).subspan(batches_[i], batches_[i + 1] - batches_[i]);
         read(b);
         if (proof.valid()) proof.get();
-        proof = std::async(std::launch::async, [this, &b] { verify(b); });
+        proof = base::async("verify", [this, &b] { verify(b); });
       }
       if (proof.valid()) proof.get();
     } catch (...) {
@@ -195,7 +198,7 @@ int64_t read_parts(const std::string& path, const Manifest& manifest,
              reader.reads(), io.largest_read(kBlock) >> 20, io.threads);
   std::vector<std::future<void>> others;
   for (int64_t i = 1; i < std::min(io.threads, int64_t(reader.reads())); ++i)
-    others.push_back(std::async(std::launch::async, [&] { reader.work(token); }));
+    others.push_back(base::async("read parts", [&] { reader.work(token); }));
   reader.work(token);
   for (std::future<void>& other : others) other.get();
   return reader.bytes_read();

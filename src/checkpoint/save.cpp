@@ -8,7 +8,9 @@
 #include <map>
 
 #include "base/log.hpp"
+#include "base/span.hpp"
 #include "base/text.hpp"
+#include "base/thread_scope.hpp"
 #include "checkpoint/catalogue.hpp"
 #include "checkpoint/checksum.hpp"
 #include "checkpoint/header.hpp"
@@ -194,6 +196,7 @@ class Save::Writer {
   }
   void flush() {
     if (pieces_.empty()) return;
+    base::Span span("write", begin_, base::SpanKind::save);
     file_.write_at(std::move(pieces_), begin_);
     pieces_.clear();
     begin_ = end_;
@@ -232,21 +235,23 @@ void Save::write() {
   std::sort(order.begin(), order.end(),
             [&](const Piece* a, const Piece* b) { return place(a) < place(b); });
   std::future<void> made;
-  if (comm_.rank() == 0 && structure_.empty())
-    made = std::async(std::launch::async, [this] { make(); });
+  if (comm_.rank() == 0 && structure_.empty()) made = base::async("make file", [this] { make(); });
   Writer writer(file, layout_);
   for (Piece* p : order) writer.add(p->data, p->end - p->begin, place(p));
   writer.flush();
   // The sync takes longer than the read-back, so both run at once. Reading after the sync would
   // prove no more: the page cache (or the client of a network file system) answers both.
-  auto synced = std::async(std::launch::async, [&file] { file.sync(); });
+  auto synced = base::async("sync", [&file] {
+    base::Span span("sync a checkpoint", base::SpanKind::save);
+    file.sync();
+  });
   std::atomic<size_t> next{0};
   auto prove_some = [&] {
     for (size_t i = next++; i < order.size(); i = next++) prove(file, *order[i]);
   };
   std::vector<std::future<void>> others;
   for (int64_t i = 1; i < std::min(state_.io.threads, int64_t(order.size())); ++i)
-    others.push_back(std::async(std::launch::async, prove_some));
+    others.push_back(base::async("read back", prove_some));
   prove_some();
   for (std::future<void>& other : others) other.get();
   synced.get();

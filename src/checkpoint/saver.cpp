@@ -8,6 +8,8 @@
 #include "base/clock.hpp"
 #include "base/log_components.hpp"
 #include "base/narrow.hpp"
+#include "base/span.hpp"
+#include "base/thread_scope.hpp"
 #include "checkpoint/catalogue.hpp"
 #include "comm/together.hpp"
 
@@ -46,8 +48,8 @@ int64_t Saver::stage(const State& state) {
   copies_.staging_bytes = copied_bytes(state);
   copies_.staging.emplace(state.on_host() ? device::Kind::cpu : device::Kind::cuda,
                           copies_.staging_bytes);
-  copies_.touched = std::async(
-      std::launch::async,
+  copies_.touched = base::async(
+      "touch memory",
       [to = copies_.staging->data(), n = size_t(copies_.staging_bytes)] { std::memset(to, 0, n); });
   return copies_.staging_bytes;
 }
@@ -73,6 +75,7 @@ void Saver::copy_parts(char* to) {
 
 void Saver::begin(const State& state, int64_t best_step) {
   CHECK(!pending(), "a save is under way");
+  base::Span span("begin a save", state.step, base::SpanKind::save);
   pending_.begin_s = base::now_s();
   if (!history_.since) history_.since = state.step;
   pending_.state = state;
@@ -93,12 +96,16 @@ void Saver::begin(const State& state, int64_t best_step) {
   pending_.result.best = best_step == state.step;
   pending_.best_step = best_step;
   pending_.phase = Phase::create;
-  worker_.start([this] { return pending_.save->create(keep_free_, known_); });
+  worker_.start([this] {
+    base::Span work("create a checkpoint", base::SpanKind::save);
+    return pending_.save->create(keep_free_, known_);
+  });
   pending_.result.held_s = base::now_s() - pending_.begin_s;
 }
 
 std::optional<Saved> Saver::advance(bool wait) {
   CHECK(pending(), "no save is under way");
+  base::Span span("advance a save", wait ? base::SpanKind::wait : base::SpanKind::save);
   double entered = base::now_s();
   try {
     for (auto pause = std::chrono::microseconds(50);;
@@ -157,12 +164,14 @@ void Saver::next(const std::vector<std::string>& results) {
       pending_.save->set_places(results[0]);
       pending_.phase = Phase::write;
       return worker_.start([this] {
+        base::Span span("write a checkpoint", base::SpanKind::save);
         pending_.save->write();
         return std::string();
       });
     case Phase::write:
       pending_.phase = Phase::verify;
       return worker_.start([this] {
+        base::Span span("verify a checkpoint", base::SpanKind::save);
         std::vector<BlockHash> mine = pending_.save->verify();
         return std::string(reinterpret_cast<const char*>(mine.data()),
                            mine.size() * sizeof(BlockHash));
@@ -170,6 +179,7 @@ void Saver::next(const std::vector<std::string>& results) {
     case Phase::verify:
       pending_.phase = Phase::commit;
       return worker_.start([this, results] {
+        base::Span span("commit a checkpoint", base::SpanKind::save);
         if (comm_.rank() == 0) commit(results);
         return std::to_string(pending_.save->layout().file_bytes);
       });

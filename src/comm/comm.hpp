@@ -79,6 +79,9 @@ class Comm {
   virtual int64_t max(int64_t value) = 0;
   virtual int64_t sum(int64_t value) = 0;
   virtual double max(double value) = 0;
+  // Returns the maximum. Sets `alike` to false if the ranks have called different exchanges before
+  // (base::ExchangeSpan): another kind, count, type or group, or the same ones in another order.
+  virtual int64_t max(int64_t value, bool& alike) = 0;
   // Returns the texts of all ranks, by rank, on every rank.
   virtual std::vector<std::string> gather_text(const std::string& text) = 0;
   virtual std::string broadcast_text(const std::string& text, int root) = 0;
@@ -102,7 +105,7 @@ enum class SumOrder {
 };
 
 // Makes a communicator of `size` planned ranks, which counts bytes and moves nothing.
-std::unique_ptr<Comm> make_plan_comm(int size, int rank = 0);
+std::unique_ptr<Comm> make_plan_comm(int size, int rank = 0, const std::string& name = "group");
 
 // Returns the rank that the launcher (mpirun, srun with PMIx) gave this process; 0 without a
 // launcher. Works before MPI is started.
@@ -133,8 +136,9 @@ class Session {
   Session(int& argc, char**& argv);
   ~Session();
   Comm& world() { return *world_; }
-  // Ranks with the same colour form a group, ordered by key.
-  std::unique_ptr<Comm> split(int colour, int key, SumOrder order);
+  // Ranks with the same colour form a group, ordered by key. `name` is for people: "fsdp".
+  std::unique_ptr<Comm> split(int colour, int key, SumOrder order,
+                              const std::string& name = "group");
   int local_rank() const;  // rank on this node
   int local_size() const;
   // Returns how sums of shared buffers are exchanged, and why if by messages alone, for the log.

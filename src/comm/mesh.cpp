@@ -132,8 +132,8 @@ Mesh make_mesh(Session& session, MeshShape shape, SumOrder order) {
   m.world = &session.world();
   m.replica_index = rank / shape.fsdp;
   m.fsdp_index = rank % shape.fsdp;
-  m.fsdp = session.split(m.replica_index, m.fsdp_index, order);
-  m.replica = session.split(m.fsdp_index, m.replica_index, order);
+  m.fsdp = session.split(m.replica_index, m.fsdp_index, order, "fsdp");
+  m.replica = session.split(m.fsdp_index, m.replica_index, order, "replica");
   return m;
 }
 
@@ -194,8 +194,8 @@ Mesh make_plan_mesh(MeshShape shape, Comm& world) {
   Mesh m;
   m.shape = shape;
   m.world = &world;
-  m.fsdp = make_plan_comm(shape.fsdp);
-  m.replica = make_plan_comm(shape.replica);
+  m.fsdp = make_plan_comm(shape.fsdp, 0, "fsdp");
+  m.replica = make_plan_comm(shape.replica, 0, "replica");
   return m;
 }
 

@@ -13,9 +13,11 @@
 #include <thread>
 
 #include "base/clock.hpp"
+#include "base/flight_page.hpp"
 #include "base/log.hpp"
 #include "base/narrow.hpp"
-#include "base/signals.hpp"
+#include "base/span.hpp"
+#include "base/thread_scope.hpp"
 #include "comm/comm.hpp"
 #include "comm/mpi_lane.hpp"
 #include "comm/node_memory.hpp"
@@ -77,14 +79,19 @@ class MpiWork : public Ticket::Work, public MpiLane::Work {
     }
   }
   void wait() override {
-    double begin = base::now_s();
+    base::TimedSpan waiting("wait for an exchange", base::SpanKind::wait);
     lane_.finish(*this);
     deliver();
-    traffic->seconds += base::now_s() - begin;
+    traffic->seconds += waiting.end_s();
     lane_.wake();
     waited = true;
   }
   bool advance() override {
+    if (!advance_data()) return false;
+    span.end();
+    return true;
+  }
+  bool advance_data() {
     if (way == Way::tree) return tree.advance();
     if (way == Way::shared) return shared.advance();
     int done = 0;
@@ -106,6 +113,7 @@ class MpiWork : public Ticket::Work, public MpiLane::Work {
     queue_ = &queue;
     return result_ = staging_.data();
   }
+  base::ExchangeSpan span;
   MPI_Request request = MPI_REQUEST_NULL;
   TreeExchange tree;
   SharedSum shared;
@@ -138,8 +146,8 @@ void wait_for_work(device::Queue& queue) {
 class MpiComm : public Comm {
  public:
   // All ranks of the node call, each with its communicator.
-  MpiComm(MPI_Comm comm, SumOrder order, bool owned, MpiLane& lane, NodeMemory& node)
-      : comm_(comm), order_(order), owned_(owned), lane_(lane), node_(node) {
+  MpiComm(MPI_Comm comm, std::string name, SumOrder order, MpiLane& lane, NodeMemory& node)
+      : comm_(comm), name_(std::move(name)), order_(order), lane_(lane), node_(node) {
     CHECK_MPI(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN));
     CHECK_MPI(MPI_Comm_rank(comm_, &rank_));
     CHECK_MPI(MPI_Comm_size(comm_, &size_));
@@ -154,7 +162,7 @@ class MpiComm : public Comm {
     }
     int finalized = 0;
     MPI_Finalized(&finalized);
-    if (owned_ && !finalized) MPI_Comm_free(&comm_);
+    if (comm_ != MPI_COMM_WORLD && !finalized) MPI_Comm_free(&comm_);
   }
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -172,7 +180,7 @@ class MpiComm : public Comm {
     wait_for_work(queue);
     Timer timer(gathered_, recv.bytes());
     int count = base::narrow<int>(send.count);
-    MpiWork* work = free_work(gathered_);
+    MpiWork* work = free_work(gathered_, {"all_gather", name_, int(send.type), send.count});
     if (on_gpu(queue)) recv.data = work->stage_result(recv, queue);
     char* own = static_cast<char*>(recv.data) + int64_t(rank_) * send.bytes();
     if (on_gpu(queue)) {
@@ -194,7 +202,7 @@ class MpiComm : public Comm {
     }
     wait_for_work(queue);
     Timer timer(scattered_, send.bytes());
-    MpiWork* work = free_work(scattered_);
+    MpiWork* work = free_work(scattered_, {"reduce_scatter", name_, int(send.type), send.count});
     if (on_gpu(queue)) {
       recv.data = work->stage_result(recv, queue, send.bytes());
       char* copy = static_cast<char*>(recv.data) + recv.bytes();
@@ -212,7 +220,7 @@ class MpiComm : public Comm {
     if (size_ == 1 || view.count == 0) return {};
     wait_for_work(queue);
     Timer timer(reduced_, view.bytes());
-    MpiWork* work = free_work(reduced_);
+    MpiWork* work = free_work(reduced_, {"all_reduce", name_, int(view.type), view.count});
     if (on_gpu(queue)) {
       char* copy = work->stage_result(view, queue);
       fetch(copy, view, queue);
@@ -241,10 +249,12 @@ class MpiComm : public Comm {
   }
 
   void broadcast(device::View view, int root) override {
+    const auto exchange = whole("broadcast", int(view.type), view.count);
     lane_.drain();
     CHECK_MPI(MPI_Bcast(view.data, base::narrow<int>(view.count), type_of(view.type), root, comm_));
   }
   void barrier() override {
+    const auto exchange = whole("barrier");
     lane_.drain();
     CHECK_MPI(MPI_Barrier(comm_));
   }
@@ -254,7 +264,19 @@ class MpiComm : public Comm {
   int64_t sum(int64_t v) override { return reduce(v, MPI_INT64_T, MPI_SUM); }
   double max(double v) override { return reduce(v, MPI_DOUBLE, MPI_MAX); }
 
+  int64_t max(int64_t value, bool& alike) override {
+    const auto calls = int64_t(base::flight_page().head.calls_hash.load());
+    // ~ turns the order around, so the second maximum finds the smallest hash.
+    int64_t words[3] = {value, calls, ~calls};
+    const auto exchange = whole("max");
+    lane_.drain();
+    CHECK_MPI(MPI_Allreduce(MPI_IN_PLACE, words, 3, MPI_INT64_T, MPI_MAX, comm_));
+    alike = words[1] == ~words[2];
+    return words[0];
+  }
+
   std::vector<std::string> gather_text(const std::string& text) override {
+    const auto exchange = whole("gather_text");
     lane_.drain();
     int length = base::narrow<int>(text.size());
     std::vector<int> lengths(size_), starts(size_);
@@ -273,6 +295,7 @@ class MpiComm : public Comm {
   }
 
   std::string broadcast_text(const std::string& text, int root) override {
+    const auto exchange = whole("broadcast_text");
     lane_.drain();
     int64_t length = int64_t(text.size());
     CHECK_MPI(MPI_Bcast(&length, 1, MPI_INT64_T, root, comm_));
@@ -292,11 +315,17 @@ class MpiComm : public Comm {
     double begin = base::now_s();
   };
 
-  MpiWork* free_work(Traffic& traffic) {
+  MpiWork* free_work(Traffic& traffic, const base::ExchangeSpan::Call& call) {
     auto free = std::find_if(works_.begin(), works_.end(), [](auto& w) { return w->waited; });
     if (free == works_.end()) free = works_.insert(works_.end(), std::make_unique<MpiWork>(lane_));
     (*free)->traffic = &traffic;
+    (*free)->span.begin(call);
     return free->get();
+  }
+
+  // Marks a call that ends in this scope.
+  base::WholeExchange whole(std::string_view kind, int type = 0, int64_t count = 0) const {
+    return base::WholeExchange({kind, name_, type, count});
   }
 
   template <class Begin>
@@ -315,14 +344,15 @@ class MpiComm : public Comm {
 
   template <class T>
   T reduce(T value, MPI_Datatype type, MPI_Op op) {
+    const auto exchange = whole(op == MPI_MIN ? "min" : op == MPI_MAX ? "max" : "sum");
     lane_.drain();
     CHECK_MPI(MPI_Allreduce(MPI_IN_PLACE, &value, 1, type, op, comm_));
     return value;
   }
 
   MPI_Comm comm_;
+  std::string name_;
   SumOrder order_;
-  bool owned_;
   MpiLane& lane_;
   NodeMemory& node_;
   std::unique_ptr<SharedGroup> shared_;  // null: its ranks share no memory
@@ -339,7 +369,7 @@ class InitGuard {
     const char* text = std::getenv("TRAINER_MPI_START_S");
     const double seconds = text && std::atof(text) > 0 ? std::atof(text) : kPatience_s;
     thread_ = std::jthread([this, seconds] {
-      base::leave_signals_to_main();
+      const base::ThreadScope scope("start of MPI");
       std::unique_lock lock(mutex_);
       if (changed_.wait_for(lock, std::chrono::duration<double>(seconds),
                             [this] { return started_; }))
@@ -381,7 +411,7 @@ Session::Session(int& argc, char**& argv) {
   node_ = std::make_unique<NodeMemory>();
   lane_ = std::make_unique<MpiLane>(node_->bell(node_->rank()));
   lane_of_session = lane_.get();
-  world_ = std::make_unique<MpiComm>(MPI_COMM_WORLD, SumOrder::library, false, *lane_, *node_);
+  world_ = std::make_unique<MpiComm>(MPI_COMM_WORLD, "world", SumOrder::library, *lane_, *node_);
 }
 
 Session::~Session() {
@@ -396,11 +426,11 @@ Session::~Session() {
   if (finalize_) MPI_Finalize();
 }
 
-std::unique_ptr<Comm> Session::split(int colour, int key, SumOrder order) {
+std::unique_ptr<Comm> Session::split(int colour, int key, SumOrder order, const std::string& name) {
   MPI_Comm group;
   lane_->drain();
   CHECK_MPI(MPI_Comm_split(MPI_COMM_WORLD, colour, key, &group));
-  return std::make_unique<MpiComm>(group, order, true, *lane_, *node_);
+  return std::make_unique<MpiComm>(group, name, order, *lane_, *node_);
 }
 
 int Session::local_rank() const { return node_->rank(); }

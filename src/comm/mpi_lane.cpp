@@ -8,7 +8,7 @@
 #include <chrono>
 
 #include "base/clock.hpp"
-#include "base/signals.hpp"
+#include "base/thread_scope.hpp"
 
 namespace comm {
 namespace {
@@ -125,8 +125,7 @@ bool MpiLane::poll_aside() {
 }
 
 void MpiLane::loop() {
-  base::leave_signals_to_main();
-  base::make_signal_stack();
+  const base::ThreadScope scope("exchanges");
   while (true) {
     const uint32_t heard = bell_.heard();
     bool moved = false, busy = false;

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/clock.hpp"
+#include "base/span.hpp"
 #include "comm/gpu_exchange.hpp"
 #include "device/cuda.hpp"
 #include "device/cuda_library.hpp"
@@ -65,6 +66,7 @@ class Patience {
 
 struct NcclGroup {
   ncclComm_t comm = nullptr;  // null for a group of one rank or a failed one
+  std::string kind;           // "fsdp", "replica"
   std::string name;           // names the ranks in messages
 };
 
@@ -86,6 +88,7 @@ struct Operation : Ticket::Work {
   const char* what = "";
   int64_t number = 0;
   device::View view;
+  base::ExchangeSpan span;
   bool waited = true, ended = true;
 };
 
@@ -138,6 +141,7 @@ class NcclLane {
     op->view = view;
     op->number = ++operations_;
     op->stream = queue.stream();
+    op->span.begin({what, group.kind, int(view.type), view.count});
     gpu::record(op->ready, op->stream);
     gpu::wait(op->ready, queue_.stream());
     check(group, call(static_cast<cudaStream_t>(queue_.stream())), describe(*op).c_str());
@@ -200,6 +204,7 @@ class NcclLane {
   void retire() {
     while (!pending_.empty() && gpu::reached(pending_.front()->done)) {
       pending_.front()->ended = true;
+      pending_.front()->span.end();
       pending_.pop_front();
       patience_.reset();
     }
@@ -249,6 +254,7 @@ class NcclComm : public Comm {
  public:
   NcclComm(std::unique_ptr<Comm> host, const std::string& name, std::shared_ptr<NcclLane> lane)
       : host_(std::move(host)), lane_(std::move(lane)) {
+    group_.kind = name;
     group_.name = fmt::format("{} group of {} as its rank {}", name, size(), rank());
     if (size() == 1) return;
     lane_->join(group_, size(), rank(), agree_on_id());
@@ -306,6 +312,7 @@ class NcclComm : public Comm {
   int64_t max(int64_t value) override { return host_->max(value); }
   int64_t sum(int64_t value) override { return host_->sum(value); }
   double max(double value) override { return host_->max(value); }
+  int64_t max(int64_t value, bool& alike) override { return host_->max(value, alike); }
   std::vector<std::string> gather_text(const std::string& text) override {
     return host_->gather_text(text);
   }

@@ -9,6 +9,7 @@
 
 #include "base/clock.hpp"
 #include "base/memory_limit.hpp"
+#include "base/span.hpp"
 #include "comm/worker.hpp"
 
 namespace comm {
@@ -61,6 +62,7 @@ std::vector<std::string> beside(comm::Comm& comm, const LongWork& work, const Po
   Worker worker;  // declared last, so it ends before the variables that its work uses
   worker.start([&]() -> std::string {
     try {
+      base::Span span("work aside");
       return work(cancel.get_token());
     } catch (...) {
       if (cancel.stop_requested()) return "";  // cancelled work is no failure
@@ -69,6 +71,7 @@ std::vector<std::string> beside(comm::Comm& comm, const LongWork& work, const Po
     }
   });
   try {
+    base::Span span("wait for work aside", base::SpanKind::wait);
     for (base::Stopwatch watch; comm.min(int64_t(worker.done())) == 0;) {
       poll();
       if (comm.max(int64_t(failed)) != 0) cancel.request_stop();

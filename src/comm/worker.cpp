@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/worker.hpp"
 
-#include "base/signals.hpp"
+#include "base/thread_scope.hpp"
 #include "comm/together.hpp"
 
 namespace comm {
@@ -40,8 +40,7 @@ std::string Worker::take() {
 }
 
 void Worker::loop() {
-  base::leave_signals_to_main();
-  base::make_signal_stack();
+  const base::ThreadScope scope("worker");
   std::unique_lock lock(mutex_);
   while (true) {
     changed_.wait(lock, [this] { return stop_ || work_; });

@@ -6,8 +6,8 @@
 
 #include "base/clock.hpp"
 #include "base/log.hpp"
+#include "base/span.hpp"
 #include "device/gpu.hpp"
-#include "device/range.hpp"
 
 namespace device {
 namespace {
@@ -72,7 +72,7 @@ void Graphs::run(const Key& key, const std::function<void()>& work) {
 }
 
 double Graphs::record(Entry& entry, const std::function<void()>& work) {
-  Range range("record a graph");
+  base::Span span("record a graph");
   const auto before = queue_.costs();
   try {
     Recording recording(queue_);
@@ -101,12 +101,11 @@ double Graphs::record(Entry& entry, const std::function<void()>& work) {
 }
 
 void Graphs::launch(const Entry& entry) {
-  Range range("graph");
-  const base::Stopwatch watch;
+  base::TimedSpan span("graph");
   gpu::launch_graph(entry.graph.get(), queue_.stream());
   ++counts_.launches;
   ++queue_.graph_cost().launches;
-  queue_.graph_cost().seconds += watch.seconds();
+  queue_.graph_cost().seconds += span.end_s();
 }
 
 void Graphs::forget_all() {

@@ -3,7 +3,6 @@
 // of one is an error.
 #include "base/error.hpp"
 #include "device/gpu.hpp"
-#include "device/range.hpp"
 
 namespace device {
 namespace {
@@ -20,10 +19,6 @@ size_t gpu_memory_used_bytes() { none(); }
 size_t gpu_memory_bytes() { none(); }
 int gpu_capability(int) { none(); }
 void while_waiting(std::function<void()>) {}
-
-Range::Range(const char*) {}
-Range::Range(const char*, int64_t) {}
-Range::~Range() {}
 
 namespace gpu {
 void* allocate(size_t) { none(); }

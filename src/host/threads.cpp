@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "base/log.hpp"
-#include "base/signals.hpp"
 #include "base/text.hpp"
+#include "base/thread_scope.hpp"
 
 namespace host {
 namespace {
@@ -80,10 +80,7 @@ int choose_threads(int64_t asked, int local_size) {
 
 void start_threads(int threads) {
 #pragma omp parallel num_threads(threads)
-  if (omp_get_thread_num() > 0) {
-    base::leave_signals_to_main();
-    base::make_signal_stack();
-  }
+  if (omp_get_thread_num() > 0) base::name_compute_thread(omp_get_thread_num());
 }
 
 std::vector<std::string> binding_advice(const std::vector<RankCores>& ranks) {
@@ -150,7 +147,7 @@ std::string omp_threads_advice(const char* value, int threads) {
       base::quoted(value, 40), number ? "" : "no number of threads, and ", threads);
 }
 
-void print_binding(comm::Comm& world, const std::string& host, int threads) {
+std::vector<RankCores> gather_cores(comm::Comm& world, const std::string& host, int threads) {
   const std::set<int> cores = cores_of(bound_cpus());
   std::vector<std::string> all = world.gather_text(fmt::format(
       "{} {} {} {}", host, cores_of_node(), threads, fmt::join(cores.begin(), cores.end(), ",")));
@@ -165,6 +162,11 @@ void print_binding(comm::Comm& world, const std::string& host, int threads) {
       r.cores.insert(std::atoi(core.c_str()));
     ranks.push_back(std::move(r));
   }
+  return ranks;
+}
+
+void print_binding(comm::Comm& world, const std::string& host, int threads) {
+  const std::vector<RankCores> ranks = gather_cores(world, host, threads);
   if (world.rank() != 0) return;
   for (const std::string& line : binding_advice(ranks)) base::log::line("binding  {}", line);
   const std::string advice = omp_threads_advice(std::getenv("OMP_NUM_THREADS"), threads);

@@ -14,7 +14,9 @@
 
 #include "base/error.hpp"
 #include "base/plain_nan.hpp"
-#include "base/signals.hpp"
+#include "base/thread_scope.hpp"
+#include "job/flight.hpp"
+#include "job/watchdog.hpp"
 
 namespace job {
 namespace {
@@ -57,26 +59,38 @@ void put(const char* text, size_t bytes) {
   ::close(file);
 }
 
+struct HostName {
+  char text[256] = "?";
+  HostName() { ::gethostname(text, sizeof text - 1); }
+};
+
 // Formats the report without allocating: fmt's compiled formats write to the caller's buffer.
-size_t format_line(char* buffer, size_t size, int exit_code, const char* cause) {
+size_t format_line(char* buffer, size_t size, int exit_code, const char* cause, int rank,
+                   const char* host) {
   base::Where w = base::where();
-  char host[256] = "?";
-  ::gethostname(host, sizeof host - 1);
   auto end =
-      fmt::format_to_n(buffer, size - 1, "rank={} of {} host={} step={} phase={} exit={}: {}",
-                       w.rank, w.ranks, host, w.step, w.phase, exit_code, cause);
+      fmt::format_to_n(buffer, size - 1, "rank={} of {} host={} step={} phase={} exit={}: {}", rank,
+                       w.ranks, host, w.step, w.phase, exit_code, cause);
   size_t used = std::min(size - 1, end.size);
   buffer[used] = '\n';
   return used + 1;
 }
 
 [[noreturn]] void end_now(const char* cause, base::Exit code = base::Exit::internal) {
+  // What this thread did is lost when it ends.
+  char what[1024];
+  const auto named = fmt::format_to_n(what, sizeof what - 1, "{}, in ", cause);
+  size_t length = std::min(sizeof what - 1, named.size);
+  length += describe_main_thread(what + length, sizeof what - 1 - length);
+  what[length] = '\0';
   char line[4096];
-  size_t bytes = format_line(line, sizeof line, int(code), cause);
+  size_t bytes =
+      format_line(line, sizeof line, int(code), what, base::where().rank, HostName().text);
   put(line, bytes);
   (void)!::write(STDERR_FILENO, line, bytes);
   void* frames[48];
   backtrace_symbols_fd(frames, backtrace(frames, 48), STDERR_FILENO);
+  ask_for_stacks();
   ::_exit(int(code));
 }
 
@@ -106,7 +120,7 @@ void on_fatal(int signal) {
 void catch_fatal_signals() {
   void* warm_up[2];
   backtrace(warm_up, 2);  // the first call loads a library
-  base::make_signal_stack();
+  base::register_main_thread();
   struct sigaction action {};
   action.sa_handler = on_fatal;
   action.sa_flags = SA_ONSTACK;
@@ -124,10 +138,16 @@ void set_report_file(const std::string& path, const std::string& spare) {
 }
 
 void write_report(int exit_code, const std::string& cause) noexcept {
+  write_report_about(base::where().rank, HostName().text, exit_code, cause);
+}
+
+void write_report_about(int rank, const std::string& host, int exit_code,
+                        const std::string& cause) noexcept {
   try {
     const std::string plain = base::plain_nan(cause);
     std::string text(plain.size() + 1024, '\0');
-    text.resize(format_line(text.data(), text.size(), exit_code, plain.c_str()));
+    text.resize(
+        format_line(text.data(), text.size(), exit_code, plain.c_str(), rank, host.c_str()));
     put(text.data(), text.size());
   } catch (...) {
   }

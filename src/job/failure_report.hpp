@@ -17,5 +17,8 @@ inline constexpr size_t kReportBytes = 4096;
 void set_report_file(const std::string& path, const std::string& spare = {});
 // Writes the report, unless another rank was faster. Never throws.
 void write_report(int exit_code, const std::string& cause) noexcept;
+// The same about another rank, the one that is to blame.
+void write_report_about(int rank, const std::string& host, int exit_code,
+                        const std::string& cause) noexcept;
 
 }  // namespace job

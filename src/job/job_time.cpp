@@ -14,8 +14,8 @@
 #include <cstdlib>
 #include <vector>
 
-#include "base/signals.hpp"
 #include "base/text.hpp"
+#include "base/thread_scope.hpp"
 
 namespace job {
 namespace {
@@ -127,8 +127,7 @@ bool JobTime::quits() const {
 }
 
 void JobTime::work() {
-  base::leave_signals_to_main();
-  base::make_signal_stack();
+  const base::ThreadScope scope("end of job");
   for (bool again = false;; again = true) {
     Answer found = ask(again);
     std::unique_lock lock(mutex_);

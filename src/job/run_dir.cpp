@@ -17,6 +17,7 @@
 #include "base/text.hpp"
 #include "comm/together.hpp"
 #include "job/failure_report.hpp"
+#include "job/watchdog.hpp"
 
 namespace job {
 namespace {
@@ -282,6 +283,7 @@ std::unique_ptr<RunDirectory> open_run_directory(comm::Comm& world, const std::s
     return std::string();
   });
   set_report_file(report, directory->spare_report());
+  Watchdog::use(world, path);
   return directory;
 }
 

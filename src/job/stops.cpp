@@ -8,6 +8,7 @@
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "io/files.hpp"
+#include "job/call_check.hpp"
 
 namespace job {
 namespace {
@@ -182,7 +183,9 @@ StopReason Stops::look(const Outlook& outlook) {
 StopReason Stops::agree(const Outlook& outlook) {
   if (agreed_.stop > StopReason::save_file) return agreed_.stop;
   StopReason mine = look(outlook);
-  StopReason reason = StopReason(world_.max(int64_t(mine)));
+  bool alike = true;
+  StopReason reason = StopReason(world_.max(int64_t(mine), alike));
+  if (!alike) refuse_unlike_calls(world_);
   if (reason == StopReason::none) return reason;
   // The log gets the text of the first rank that knows the reason.
   agreed_.text.clear();

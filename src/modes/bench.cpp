@@ -15,6 +15,7 @@
 #include "host/threads.hpp"
 #include "job/failure.hpp"
 #include "modes/bench_gpu_ops.hpp"
+#include "modes/bench_spans.hpp"
 #include "modes/bench_steps.hpp"
 #include "modes/bench_tables.hpp"
 #include "modes/mode.hpp"
@@ -186,7 +187,10 @@ void bench(Job& job) {
   print_step(job, times, pace);
   print_memory(engine);
   if (engine.graphs()) print_graphs(engine.queue(), n);
+  const SpanCost spans = measure_spans(times.spans);
+  log::line("spans    {}", spans.text(times.median(), int64_t(times.all.size())));
   nlohmann::ordered_json summary = summary_of(job, times, pace);
+  summary["spans_share"] = spans.share(times.median(), int64_t(times.all.size()));
   if (on_gpu) {
     add_transfers(summary, times.transfers);
     add_paths(summary, times.paths);

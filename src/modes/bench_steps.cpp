@@ -73,6 +73,7 @@ StepTimes time_steps(Job& job) {
       engine.queue().reset_costs();
       kernels::reset_gemm_uses();
       before = job.session().background();
+      times.spans = mark_spans();
       timed.restart();
     }
     if (!ahead) world.barrier();
@@ -95,6 +96,7 @@ StepTimes time_steps(Job& job) {
     if (times.all.size() >= 2 && world.max(timed.seconds()) > options.max_s) break;
   }
   times.background = job.session().background().since(before);
+  times.spans = mark_spans().since(times.spans);
   if (ahead) engine.report(times.submitted);  // the GPU is busy until this step is done
   finish(times, alone);
   return times;

@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "modes/bench_spans.hpp"
 #include "train/job.hpp"
 
 namespace modes {
@@ -24,6 +25,7 @@ struct StepTimes {
   int64_t submitted = 0;        // steps, with those of the warm-up
   device::Transfers transfers;  // transfers of one step
   kernels::PathCounts paths{};  // of one step, the ways of its ops on a GPU
+  SpanMark spans;               // begun in all steps
   double mean() const;
   double median() const;
 };

@@ -16,6 +16,7 @@
 #include "base/log.hpp"
 #include "base/narrow.hpp"
 #include "base/text.hpp"
+#include "base/thread_scope.hpp"
 #include "data/bad_sample.hpp"
 #include "data/image_files.hpp"
 #include "data/ops/tokenizer_of.hpp"
@@ -82,7 +83,8 @@ LoadedImages load_images(const data::Dataset& set, int64_t first, int64_t batch,
     }
   };
   std::vector<std::jthread> readers;
-  for (int64_t t = 0; t < std::min(threads, count); ++t) readers.emplace_back(read);
+  for (int64_t t = 0; t < std::min(threads, count); ++t)
+    readers.push_back(base::thread("reader", read));
   readers.clear();
   return out;
 }
@@ -255,10 +257,12 @@ int CaptionRun::run() {
   base::set_phase("caption");
   const models::DecodeOptions decode = recipe_.caption.decoding.decode_with(*tokenizer_);
   const int64_t n = files_->size(), rounds = base::ceil_div(n, batch_ * world().size());
-  auto load = [this](int64_t first) {
-    return load_images(*files_, first, batch_, recipe_.data.loader.threads);
+  auto load_aside = [this](int64_t round) {
+    return base::async("load images", [this, first = first_of(round)] {
+      return load_images(*files_, first, batch_, recipe_.data.loader.threads);
+    });
   };
-  auto ahead = std::async(std::launch::async, load, first_of(0));
+  auto ahead = load_aside(0);
   std::vector<models::Caption> captions;
   for (int64_t round = 0; round < rounds; ++round) {
     if (stopped()) {
@@ -266,7 +270,7 @@ int CaptionRun::run() {
       return int(stops_->exit(false));
     }
     const LoadedImages images = ahead.get();
-    if (round + 1 < rounds) ahead = std::async(std::launch::async, load, first_of(round + 1));
+    if (round + 1 < rounds) ahead = load_aside(round + 1);
     const int64_t first = first_of(round), count = std::clamp<int64_t>(n - first, 0, batch_);
     const models::HostBatch host{
         .features = {{kImage, images.pixels.view()}}, .examples = batch_, .first_position = first};

@@ -14,6 +14,7 @@
 #include "base/clock.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
+#include "base/thread_scope.hpp"
 #include "data/bad_sample.hpp"
 #include "data/dataset.hpp"
 #include "io/files.hpp"
@@ -131,7 +132,7 @@ Findings look_at_all(const data::Dataset& set, int64_t threads) {
   };
   {
     std::vector<std::jthread> helpers;
-    for (int64_t t = 1; t < threads; ++t) helpers.emplace_back(work);
+    for (int64_t t = 1; t < threads; ++t) helpers.push_back(base::thread("index", work));
     work();
   }
   if (problem) std::rethrow_exception(problem);

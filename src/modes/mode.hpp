@@ -17,11 +17,13 @@ struct Call {
   config::Deck& deck;
   train::Start start;
   int ranks = 0;                     // --ranks; 0: as many as the deck's mesh needs
+  std::string graph{};               // --graph; "" = none
   comm::Session* session = nullptr;  // null for modes of one process
   // The locked run directory; null for modes that keep none, and if it must still be made.
   std::unique_ptr<job::RunDirectory> directory = nullptr;
   bool cleanup = false;               // --cleanup
   std::vector<std::string> images{};  // files and folders after the deck (Mode::images_from)
+  bool json = false;                  // --json
 };
 
 struct Mode {
@@ -34,6 +36,8 @@ struct Mode {
   // Set if the mode works on image files that follow the deck. A checkpoint or a run directory may
   // then take the place of the deck, and becomes the value of this key.
   const char* images_from = nullptr;
+  const char* own_deck = nullptr;  // the text of the deck if none is given; null: one is needed
+  bool prints_json = false;        // takes --json
 };
 
 const std::vector<Mode>& registry();

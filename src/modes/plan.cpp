@@ -6,10 +6,12 @@
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "checkpoint/checkpoint.hpp"
+#include "io/files.hpp"
 #include "kernels/dispatch.hpp"
 #include "modes/mode.hpp"
 #include "modes/parameter_rows.hpp"
 #include "modes/plan_bounds.hpp"
+#include "modes/step_graph.hpp"
 #include "train/job.hpp"
 #include "train/run_state.hpp"
 #include "train/unused.hpp"
@@ -164,7 +166,7 @@ int run_plan(Call& call) {
   const Recipe& recipe = call.recipe;
   const std::string& selector = call.start.mesh_selector;
   const int ranks = call.ranks ? call.ranks : ranks_of(recipe, selector);
-  const Plan plan = make_plan(recipe, call.deck, ranks, selector);
+  const Plan plan = make_plan(recipe, call.deck, ranks, selector, !call.graph.empty());
   auto model = models::make_model(recipe.model, recipe.memory);
   log::line("plan     {} ranks = replica {} x fsdp {}  parameters={} optimizer={} recompute={}",
             ranks, plan.mesh.replica, plan.mesh.fsdp,
@@ -181,6 +183,10 @@ int run_plan(Call& call) {
             base::with_commas(plan.dataset_bytes), recipe.checkpoint.keep_last,
             gib(plan.checkpoint_bytes * recipe.checkpoint.keep_last));
   print_schedules(recipe, plan, *model);
+  if (!call.graph.empty()) {
+    io::write_file_atomically(call.graph, plan.graph);
+    log::line("graph    {}; dot -Tsvg {} draws it", call.graph, call.graph);
+  }
   if (!plan.parameters.empty())
     log::line(
         "parameters (decay: weight_decay x decay_scale; rate: multiplier of the learning rate)");
@@ -191,7 +197,7 @@ int run_plan(Call& call) {
 }  // namespace
 
 Plan make_plan(const Recipe& recipe, config::Deck& deck, int ranks,
-               const std::string& mesh_selector) {
+               const std::string& mesh_selector, bool graph) {
   Job job(recipe, deck, nullptr, mesh_selector, {.writes_indexes = false});
   job.connect_on_paper(ranks);
   open_if_there(job);
@@ -204,6 +210,14 @@ Plan make_plan(const Recipe& recipe, config::Deck& deck, int ranks,
   plan.total_steps = recipe.total_steps(job.data_length());
   plan.geometry = engine.geometry();
   count_step(engine, job.mesh(), plan);
+  if (graph) {
+    const int64_t passes = plan.geometry.accumulation, drawn = std::min<int64_t>(passes, 2);
+    plan.graph = graph_of_step(
+        fmt::format("{}: a step on {} ranks = replica {} x fsdp {}{}", recipe.run.name, ranks,
+                    plan.mesh.replica, plan.mesh.fsdp,
+                    passes > drawn ? fmt::format(", {} of {} passes", drawn, passes) : ""),
+        [&] { engine.plan_step(drawn); });
+  }
   for (const auto& [name, entry] : engine.ledger().entries()) plan.memory[name] = entry.peak;
   plan.arena_peak = engine.ledger().peak_of("activations");
   std::vector<shard::TensorSlice> state = engine.state();

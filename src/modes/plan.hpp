@@ -27,8 +27,9 @@ struct Plan {
   StepTraffic traffic;
   int64_t checkpoint_bytes = 0, dataset_bytes = 0;
   std::vector<std::string> parameters;  // lines of a table; none unless plan.parameters
+  std::string graph;                    // of a step, in DOT; "" unless asked for
 };
 Plan make_plan(const train::Recipe& recipe, config::Deck& deck, int ranks,
-               const std::string& mesh_selector);
+               const std::string& mesh_selector, bool graph = false);
 
 }  // namespace modes

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/clock.hpp"
-#include "device/range.hpp"
+#include "base/span.hpp"
 #include "host/mfu.hpp"
 #include "shard/tensor_roots.hpp"
 
@@ -323,7 +323,7 @@ void Engine::run_passes(int64_t step, const Fill& fill, int64_t passes) {
   CHECK(options_.trains, "step {} of an engine that does not train", step);
   CHECK(passes == geometry_.accumulation || queue_.kind() == Kind::plan, "a step of {} passes",
         passes);
-  device::Range whole("step", step);
+  base::Span whole("step", step, base::SpanKind::step);
   device::NoWaits no_waits("step", options_.forbid_waits && ++tally_.submitted > 2);
   const device::Transfers transfers_before = device::transfers();
   const int64_t flops_before = host::hardware_flops(queue_);
@@ -341,20 +341,20 @@ void Engine::run_passes(int64_t step, const Fill& fill, int64_t passes) {
   run_phases({*stores_.weights, *stores_.gradients, *stores_.states, *stores_.group,
               teacher ? &*teacher : nullptr, queue_, *arena_},
              step, passes, 0, [&](int64_t m, const auto& work) {
-               device::Range range("pass", m);
+               base::Span span("pass", m);
                if (fill) {
                  // begin() may wait for the GPU, so the stopwatch for data starts after it.
                  const models::Inputs& into = passes_.inputs->begin(0);
-                 base::Stopwatch watch;
+                 base::TimedSpan waiting("fill inputs", base::SpanKind::load);
                  fill(m, into);
-                 tally_.data_s += watch.seconds();
+                 tally_.data_s += waiting.end_s();
                  passes_.inputs->upload(0);
                }
                work();
                passes_.inputs->queued();
              });
   {
-    device::Range range("reduce");
+    base::Span span("reduce");
     sums_->begin_exchange();
     stores_.gradients->finish_step();
     sums_->finish_step(step);
@@ -367,7 +367,7 @@ void Engine::run_passes(int64_t step, const Fill& fill, int64_t passes) {
                      ? stores_.gradients->owned(u.unit)
                      : device::View{};
   }
-  device::Range range("update");
+  base::Span span("update");
   update_.optimizer->inspect(step, update_.owned, sums_->loss());
   update_.optimizer->apply(step);
   stores_.states->commit(*stores_.weights, update_.optimizer->decision());

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/log_components.hpp"
-#include "device/range.hpp"
+#include "base/span.hpp"
 #include "train/evaluation_journal.hpp"
 #include "train/phases.hpp"
 
@@ -80,7 +80,7 @@ eval::Result run_evaluation(const Evaluation& evaluation, const Job& job,
                             const data::LoaderOptions& loader, step::Weights weights,
                             const std::function<bool()>& must_stop, const std::string& folder,
                             eval::Journal* journal) {
-  device::Range range(("evaluate " + evaluation.name).c_str());
+  base::Span span(base::SpanName::of(evaluation.name), base::SpanKind::evaluate);
   step::Engine& engine = job.engine();
   auto evaluate = [&] {
     return evaluation.evaluator->run({.world = *job.mesh().world,

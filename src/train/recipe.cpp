@@ -171,6 +171,9 @@ void Recipe::bind(config::Table& t) {
   t.table("limits", limits,
           "when to stop early: with a checkpoint, and exit 75 (job scripts requeue) or 8 for "
           "RUN/stop and a spent budget");
+  t.table("watch", watch,
+          "the watchdog, which notices a job that makes no progress and names the rank that the "
+          "others wait for");
   t.table("profile", profile, "what speed is compared with");
   t.table("bench", bench, "--mode bench");
   t.table("plan", plan, "--mode plan: what a run needs");
@@ -180,6 +183,7 @@ void Recipe::bind(config::Table& t) {
   t.table("predict", predict, "--mode predict: scores of classes for every sample of a data set");
   t.table("caption", caption, "--mode caption: captions of image files");
   t.table("index", index, "--mode index: what data sets hold");
+  t.table("selftest", selftest, "--mode selftest: the machine that a run would use");
 }
 
 namespace {

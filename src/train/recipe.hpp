@@ -16,6 +16,7 @@
 #include "host/gemm_choice.hpp"
 #include "host/mfu.hpp"
 #include "job/stops.hpp"
+#include "job/watchdog.hpp"
 #include "models/model.hpp"
 #include "optim/options.hpp"
 #include "records/metrics.hpp"
@@ -116,6 +117,7 @@ struct Recipe {
   EarlyStopOptions early_stop;
   GuardOptions guard;
   job::LimitOptions limits;
+  job::WatchOptions watch;
   host::ProfileOptions profile;
   BenchOptions bench;
   PlanOptions plan;
@@ -125,6 +127,7 @@ struct Recipe {
   PredictOptions predict;
   CaptionOptions caption;
   IndexOptions index;
+  SelftestOptions selftest;
   void bind(config::Table& t);
 
   // Checks across sections and adds problems to the deck, at their keys. Reads no data.

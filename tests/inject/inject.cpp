@@ -24,6 +24,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -185,7 +186,10 @@ bool refuse(const char* call, const char* path) {
           use_up_stack(0);
           break;
         case Action::slow:
-          ::usleep(useconds_t(1000 * p.number));
+          // A signal ends a sleep early; a slow disk is not so kind.
+          for (timespec left{p.number / 1000, long(p.number % 1000) * 1000000};
+               ::nanosleep(&left, &left) != 0 && errno == EINTR;)
+            ;
           break;
         case Action::shorten:
           most = size_t(p.number);

@@ -29,6 +29,7 @@ class WatchedComm : public comm::Comm {
   int64_t max(int64_t v) override { return inner_->max(v); }
   int64_t sum(int64_t v) override { return inner_->sum(v); }
   double max(double v) override { return inner_->max(v); }
+  int64_t max(int64_t v, bool& alike) override { return inner_->max(v, alike); }
   std::vector<std::string> gather_text(const std::string& t) override {
     return inner_->gather_text(t);
   }

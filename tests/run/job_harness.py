@@ -33,6 +33,23 @@ os.execv("build/trainer", ["build/trainer", *sys.argv[1:]])
 """
 
 
+# Replaces the program by one on nodes of several names. NAMES is the variable that holds a node's
+# name. The selftest finds no locks on the node TEST. Training runs out of memory on the node RUN,
+# as long as there is no file runs/NAME.mended.
+ON_NODES = """#!/bin/bash
+export LD_PRELOAD=$PWD/build/libmachine.so MACHINE_HOST={names} node=${names}
+test=$({test}) run=$({run})
+dir=$(sed -n 's/.*--dir \\([^ ]*\\).*/\\1/p' <<< "$*")
+if [[ " $* " = *" --mode selftest "* ]]; then
+  [ "$node" != "$test" ] || export MACHINE=-1:nolocks
+elif [ "$node" = "$run" ] && [ ! -e "$dir.mended" ]; then
+  export LD_PRELOAD=$PWD/build/libinject.so:$LD_PRELOAD INJECT_UNDER=$PWD INJECT_ENDS=metrics.jsonl INJECT_CALL=write
+  export INJECT=-1:3:nomem
+fi
+exec build/trainer "$@"
+"""
+
+
 class JobTest(unittest.TestCase):
     """`home` is the project's folder. Each play_NAME is a scenario; `result(NAME)` waits for its result."""
 
@@ -46,6 +63,7 @@ class JobTest(unittest.TestCase):
             os.mkdir(f"{home}/{folder}")
         shutil.copy(harness.TRAINER, f"{home}/build/trainer")
         shutil.copy(os.environ["INJECT_LIBRARY"], f"{home}/build/libinject.so")
+        shutil.copy(os.environ["MACHINE_LIBRARY"], f"{home}/build/libmachine.so")
         shutil.copy(harness.TOKENIZER, f"{home}/tokenizer.model")
         harness.make_shards(f"{home}/data")
         deck = harness.DECK.format(dir="runs/test", data="data", tokenizer="tokenizer.model")

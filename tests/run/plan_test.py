@@ -4,6 +4,8 @@
 for five decks, and the table of parameters."""
 import os
 import re
+import shutil
+import subprocess
 
 import h5py
 
@@ -48,6 +50,39 @@ class Plan(harness.RunTest):
                 self.assertEqual(total, tensors)
                 peak = self.number(r"activation arena ([\d,]+) bytes")
                 self.assertEqual(peak, memory)
+
+    def graph(self, *args, ranks=4):
+        """Returns the plan's graph of a step: labels of work, labels of exchanges, arrows by style."""
+        path = f"{self.folder}/step.dot"
+        self.expect(0, args=[self.deck(), "--mode", "plan", "--ranks", ranks, "--graph", path, *args])
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        if shutil.which("dot"):
+            drawn = subprocess.run(["dot", "-Tsvg", path], capture_output=True, text=True, check=True).stdout
+            self.assertEqual(drawn.count('class="node"'), len(re.findall(r"^ +[we]\d+ \[label", text, re.M)))
+        labels = {name: label for name, label in re.findall(r"^ +([we]\d+) \[label=\"(.*)\"\];$", text, re.M)}
+        arrows = re.findall(r"^ +([we]\d+) -> ([we]\d+) \[(.*)\];$", text, re.M)
+        return labels, arrows
+
+    def test_graph_of_a_step(self):
+        labels, arrows = self.graph("--set", "mesh.fsdp=2", "--set", "mesh.replica=2")
+        planned = sum(int(calls) for calls in re.findall(r"^ +(?:fsdp|replica) all-\w+ +(\d+) calls|^ +fsdp reduce-\w+ +(\d+) calls",
+                                                         self.output, re.M) for calls in calls if calls)
+        exchanges = {name: label for name, label in labels.items() if name[0] == "e"}
+        self.assertEqual(len(exchanges), planned, "each exchange is a node")
+        self.assertTrue(any("all_gather of fsdp" in label for label in exchanges.values()))
+        work = [label for name, label in labels.items() if name[0] == "w"]
+        self.assertTrue(any("block backward" in label and "gemm" in label for label in work), work)
+        # Weights of the next block are gathered beside the products of this one.
+        begins = {to: int(of[1:]) for of, to, style in arrows if "dashed" in style}
+        needs = {of: int(to[1:]) for of, to, style in arrows if "bold" in style}
+        self.assertTrue(any(needs[e] - begins[e] > 1 for e in needs if e in begins), arrows)
+        self.assertTrue(all(needs[e] > begins[e] for e in needs if e in begins))
+        # One rank exchanges nothing.
+        self.assertFalse([name for name in self.graph("--set", "mesh.fsdp=1", "--set", "mesh.replica=1", ranks=1)[0] if name[0] == "e"])
+
+    def test_graph_is_for_plans(self):
+        self.expect(2, "--graph", "is for --mode plan", args=[self.deck(), "--graph", "x.dot"])
 
     def test_table_of_parameters(self):
         """The table agrees with the checkpoint of a run: paths, shapes, and the tensors of the optimizer's state."""

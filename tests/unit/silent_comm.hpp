@@ -22,6 +22,10 @@ class SilentComm : public comm::Comm {
   int64_t max(int64_t v) override { return v; }
   int64_t sum(int64_t v) override { return v; }
   double max(double v) override { return v; }
+  int64_t max(int64_t v, bool& alike) override {
+    alike = true;
+    return max(v);
+  }
   std::vector<std::string> gather_text(const std::string& t) override { return {t}; }
   std::string broadcast_text(const std::string& t, int) override { return t; }
 

@@ -10,6 +10,8 @@
 
 #include "base/cancel.hpp"
 #include "base/hash.hpp"
+#include "base/span.hpp"
+#include "base/thread_scope.hpp"
 #include "data/sources/file.hpp"
 #include "data/sources/source.hpp"
 #include "io/files.hpp"
@@ -92,6 +94,7 @@ Staged stage_files(const std::vector<std::string>& originals, const std::string&
   auto work = [&] {
     for (size_t i; (i = next++) < missing.size();) {
       try {
+        base::Span span("stage a file", int64_t(i), base::SpanKind::load);
         io::copy_file_atomically(missing[i], staged_path(directory, missing[i]), token);
       } catch (...) {
         errors[i] = std::current_exception();
@@ -101,7 +104,8 @@ Staged stage_files(const std::vector<std::string>& originals, const std::string&
   };
   {
     std::vector<std::jthread> helpers;
-    for (int t = 1; t < threads && size_t(t) < missing.size(); ++t) helpers.emplace_back(work);
+    for (int t = 1; t < threads && size_t(t) < missing.size(); ++t)
+      helpers.push_back(base::thread("staging", work));
     work();
   }
   for (const std::exception_ptr& e : errors)

@@ -14,7 +14,9 @@
 #include "base/cancel.hpp"
 #include "base/clock.hpp"
 #include "base/error.hpp"
+#include "base/span.hpp"
 #include "base/text.hpp"
+#include "base/thread_scope.hpp"
 #include "data/sources/member_json.hpp"
 #include "data/sources/plain_text.hpp"
 #include "data/sources/tar_index.hpp"
@@ -229,7 +231,8 @@ class Webdataset : public Source {
     };
     {
       std::vector<std::jthread> helpers;
-      for (int t = 1; t < context.threads && size_t(t) < count; ++t) helpers.emplace_back(work);
+      for (int t = 1; t < context.threads && size_t(t) < count; ++t)
+        helpers.push_back(base::thread("shards", work));
       work();
     }
     for (const std::exception_ptr& e : errors)
@@ -238,6 +241,7 @@ class Webdataset : public Source {
 
   void load_shard(Shard& shard, const OpenContext& context) {
     base::end_if_asked(context.token);
+    base::Span span("open a shard", base::SpanKind::load);
     TarIndex index = load_tar_index(shard.path, context);
     shard.local = context.local(shard.path);
     File file(shard.local);

@@ -8,6 +8,7 @@
 #include "base/cancel.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"
+#include "base/thread_scope.hpp"
 #include "data/hint.hpp"
 
 namespace data {
@@ -72,7 +73,8 @@ Classes read_classes(const Source& source, const Spec& spec, const std::string& 
   };
   {
     std::vector<std::jthread> helpers;
-    for (int64_t p = 1; p < parts; ++p) helpers.emplace_back(work, p);
+    for (int64_t p = 1; p < parts; ++p)
+      helpers.push_back(base::thread("classes", [&work, p] { work(p); }));
     work(0);
   }
   std::map<std::string, int32_t> all;

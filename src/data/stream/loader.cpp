@@ -6,7 +6,8 @@
 
 #include "base/clock.hpp"
 #include "base/error.hpp"
-#include "base/signals.hpp"
+#include "base/span.hpp"
+#include "base/thread_scope.hpp"
 
 namespace data {
 // The batches that are not in use. The pool lives as long as the last batch, which may outlive the
@@ -69,7 +70,7 @@ Loader::Loader(Mixture mixture, const LoaderOptions& options, LoaderPlan plan)
   CHECK(plan_.positions != nullptr, "no plan");
   try {
     for (int64_t t = 0; t < std::max<int64_t>(options.threads, 1); ++t)
-      threads_.emplace_back([this] { work(); });
+      threads_.emplace_back([this, t] { work(t); });
   } catch (...) {
     stop();
     throw;
@@ -120,9 +121,8 @@ void Loader::open_slot() {
   slots_.push_back(std::move(slot));
 }
 
-void Loader::work() {
-  base::leave_signals_to_main();
-  base::make_signal_stack();
+void Loader::work(int64_t number) {
+  const base::ThreadScope scope(fmt::format("loader {}", number));
   std::unique_lock lock(mutex_);
   while (true) {
     takeable_.wait(lock, [this] { return stopped_ || can_take(); });
@@ -138,6 +138,7 @@ void Loader::work() {
     std::exception_ptr error;
     std::vector<BadSample> bad;
     try {
+      base::Span span("load a sample", row, base::SpanKind::load);
       bad = fill(slot, row);
     } catch (...) {
       error = std::current_exception();
@@ -198,12 +199,12 @@ SampleOrSubstitute Loader::get(const Dataset& dataset, int64_t index, int64_t po
 
 BatchPtr Loader::next() {
   CHECK(has_next(), "batch {} of a loader that ends at {}", next_, plan_.end);
-  base::Stopwatch watch;
   std::unique_ptr<Slot> slot;
   {
+    base::TimedSpan waiting("wait for a batch", base::SpanKind::wait);
     std::unique_lock lock(mutex_);
     deliverable_.wait(lock, [this] { return !slots_.empty() && slots_.front()->complete(); });
-    waited_s_ += watch.seconds();
+    waited_s_ += waiting.end_s();
     if (slots_.front()->error) std::rethrow_exception(slots_.front()->error);
     slot = std::move(slots_.front());
     slots_.pop_front();

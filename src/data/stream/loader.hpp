@@ -76,7 +76,7 @@ class Loader {
  private:
   struct Pool;
   struct Slot;
-  void work();
+  void work(int64_t number);
   bool can_take() const;
   void open_slot();
   SampleOrSubstitute get(const Dataset& dataset, int64_t index, int64_t position,

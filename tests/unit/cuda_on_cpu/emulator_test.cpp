@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "base/span.hpp"
 #include "device/gpu.hpp"
-#include "device/range.hpp"
 #include "emulated_gpu.hpp"
 #include "kernels/cuda/block.cuh"
 #include "kernels/elementwise.hpp"
@@ -130,7 +130,7 @@ TEST(EmulatedStreams, AWatcherEndsAWaitWithoutEnd) {
 TEST_F(EmulatedGpu, ProfilersSeeStepsAndOps) {
   cuda_on_cpu::ranges.begun.clear();
   {
-    device::Range step("step", 12);
+    base::Span step("step", 12);
     kernels::run(kernels::Fill{.y = buffer_.view(device::DType::f32).slice(0, 5), .value = 1},
                  queue_);
   }

@@ -52,6 +52,10 @@ class ThreadRanks {
     void barrier() override { all_.barrier_.arrive_and_wait(); }
     int64_t min(int64_t v) override { return std::ranges::min(numbers(v)); }
     int64_t max(int64_t v) override { return std::ranges::max(numbers(v)); }
+    int64_t max(int64_t v, bool& alike) override {
+      alike = true;
+      return max(v);
+    }
     int64_t sum(int64_t v) override {
       int64_t total = 0;
       for (int64_t one : numbers(v)) total += one;

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// The place in the flight page where the calling thread keeps its open spans. Only span.cpp and
+// thread_scope.cpp include this file.
+#pragma once
+
+#include "base/flight_page.hpp"
+
+namespace base {
+
+// null: memory of the thread's own, which nobody else reads.
+void set_thread_place(FlightPage::Thread* place);
+FlightPage::Thread* thread_place();
+
+}  // namespace base

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Says which rank a job that stands still waits for, from what all ranks do. No clocks of two ranks
+// are compared.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "job/flight.hpp"
+
+namespace job {
+
+// What is known about a rank of a job that stands still.
+struct Standing {
+  int rank = 0;
+  std::string host;
+  std::optional<Flight> flight;  // nothing: its flight file cannot be read
+  // State of its process: 'R', 'S', 'D', 'T', ...; 0: it is gone; '?': it is on another node.
+  char state = '?';
+  bool answers = true;  // its watchdog has written its stacks
+};
+
+struct Verdict {
+  int rank = -1;  // that the others wait for; -1: not known
+  std::string host;
+  std::string text;  // for the log, one line
+};
+
+// `standing` has all ranks in order. `idle_s`: how long the caller's rank has made no progress.
+Verdict find_culprit(const std::vector<Standing>& standing, double idle_s);
+
+// Returns "loader 2: load a sample 17": what a thread of the rank computes or reads, outside any
+// wait. Of several threads the one that began last counts, because the others may wait for it; ""
+// if all threads wait.
+std::string busy_thread(const Flight& flight);
+
+}  // namespace job

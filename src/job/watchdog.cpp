@@ -1,0 +1,380 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "job/watchdog.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <mutex>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "base/clock.hpp"
+#include "base/flight_page.hpp"
+#include "base/log.hpp"
+#include "base/span.hpp"
+#include "base/text.hpp"
+#include "base/thread_scope.hpp"
+#include "comm/together.hpp"
+#include "io/files.hpp"
+#include "job/failure_report.hpp"
+#include "job/progress_clock.hpp"
+#include "job/stacks.hpp"
+#include "job/verdict.hpp"
+
+namespace job {
+namespace {
+
+// One watchdog asks another one of its node for stacks; the value says for which event.
+int ask_signal() { return SIGRTMIN + 5; }
+
+constexpr double kTick_s = 0.5;
+// More time between two ticks counts as this, because the process was suspended meanwhile.
+constexpr double kMostPerTick_s = 1;
+// How long the rank that judges waits for the stacks of the others, and these for its verdict.
+constexpr double kWaitForStacks_s = 2, kWaitForVerdict_s = 3.5;
+
+sigset_t watched_signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGQUIT);
+  sigaddset(&set, ask_signal());
+  return set;
+}
+
+// Calls `work` in a thread of its own and waits for it, at most this long. A thread that stands
+// still may hold the log's lock, or have stopped reading the console.
+template <class Work>
+void within(double seconds, Work work) {
+  auto done = std::make_shared<std::atomic<bool>>(false);
+  std::thread([work = std::move(work), done] {
+    const base::ThreadScope scope("report");
+    work();
+    *done = true;
+  }).detach();
+  for (base::Stopwatch watch; !*done && watch.seconds() < seconds;)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+}
+
+// Writes a file in one call; what cannot be written is lost.
+bool put_file(const std::string& path, const std::string& text, bool only_new = false) {
+  const int file =
+      ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | (only_new ? O_EXCL : O_TRUNC), 0666);
+  if (file < 0) return false;
+  const bool whole = ::write(file, text.data(), text.size()) == ssize_t(text.size());
+  ::close(file);
+  return whole;
+}
+
+bool exists(const std::string& path) { return ::access(path.c_str(), F_OK) == 0; }
+
+std::atomic<bool> crash_written{false};
+
+}  // namespace
+
+void WatchOptions::bind(config::Table& t) {
+  const auto may = config::OnResume::may_change;
+  t.key("limit_s", limit_s,
+        "a job that makes no progress for this long hangs: the stacks of all ranks go to "
+        "RUN/logs/stacks, and the log names the rank that the others wait for. A phase that stood "
+        "still for long before, and went on, gets four times that. 0 = no watchdog")
+      .min(0)
+      .unit("s")
+      .on_resume(may);
+  t.choice("on_hang", on_hang, {{"end", OnHang::end}, {"report", OnHang::report}},
+           "after a hang: \"end\" = exit 7, \"report\" = go on waiting")
+      .on_resume(may);
+  t.key("flight_dir", flight_dir,
+        "directory of each node for the flight files, which hold what each rank does; needed only "
+        "where the run directory's file system cannot map files. \"\" = RUN/logs/flight")
+      .on_resume(may);
+}
+
+void leave_signals_to_watchdog() {
+  const sigset_t set = watched_signals();
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+}
+
+class Watchdog::Dog {
+ public:
+  Dog(comm::Session& session, const WatchOptions& options)
+      : options_(options), progress_(options.limit_s) {
+    const comm::Comm& world = session.world();
+    rank_ = world.rank();
+    host_ = session.host();
+    started_s_ = session.world().broadcast_text(
+        fmt::format("{}", std::chrono::duration_cast<std::chrono::seconds>(
+                              std::chrono::system_clock::now().time_since_epoch())
+                              .count()),
+        0);
+    for (const std::string& text :
+         session.world().gather_text(fmt::format("{} {}", ::getpid(), host_))) {
+      const size_t space = text.find(' ');
+      members_.push_back({text.substr(space + 1), pid_t(std::stol(text))});
+    }
+    prepare_stacks();
+    base::keep_spans();
+    thread_ = std::jthread([this](const std::stop_token& token) { watch(token); });
+  }
+
+  ~Dog() {
+    if (!thread_.joinable()) return;
+    thread_.request_stop();
+    ::kill(::getpid(), ask_signal());  // ends the thread's sleep
+  }
+
+  // Flight files and stacks go there from now on. All ranks call.
+  void use(comm::Comm& world, const std::string& run) {
+    const std::string stacks = run + "/logs/stacks", flight = options_.flight_dir.empty()
+                                                                  ? run + "/logs/flight"
+                                                                  : options_.flight_dir;
+    comm::on_first(world, [&] {
+      io::make_directories(stacks);
+      io::make_directories(flight);
+      // An attempt before may have had more ranks.
+      for (const std::string& name : io::list_directory(flight))
+        if (std::atoi(name.c_str()) >= world.size()) io::remove_file(flight + "/" + name);
+      return std::string();
+    });
+    std::string problem;
+    try {
+      io::make_directories(flight);
+      problem = open_flight_file(flight, rank_, host_);
+    } catch (const io::Failure& e) {
+      problem = e.what();
+    }
+    if (!problem.empty())
+      base::log::warning(
+          "{}: what this rank does cannot be kept there. After a kill, nobody can tell what it did "
+          "last. watch.flight_dir = \"/tmp\" keeps it on the node",
+          problem);
+    const std::lock_guard lock(mutex_);
+    stacks_ = stacks;
+    flight_ = flight;
+  }
+
+ private:
+  std::string stacks() const {
+    const std::lock_guard lock(mutex_);
+    return stacks_;
+  }
+  std::string flight() const {
+    const std::lock_guard lock(mutex_);
+    return flight_;
+  }
+
+  void watch(const std::stop_token& token) {
+    const base::ThreadScope scope("watchdog");
+    const sigset_t set = watched_signals();
+    for (double last_s = base::now_s(); !token.stop_requested();) {
+      const timespec pause{0, long(kTick_s * 1e9)};
+      siginfo_t info{};
+      const int signal = sigtimedwait(&set, &info, &pause);
+      if (token.stop_requested()) return;
+      if (signal == SIGQUIT) answer_quit();
+      if (signal == ask_signal()) answer(info);
+      const double now_s = base::now_s();
+      tick(std::min(now_s - last_s, kMostPerTick_s));
+      last_s = now_s;
+    }
+  }
+
+  void tick(double seconds) {
+    base::FlightPage& page = base::flight_page();
+    page.head.alive_ns = uint64_t(base::now_ns());
+    uint64_t begun = 0;
+    for (const base::FlightPage::Thread& t : page.threads) begun += t.begun.load();
+    if (progress_.tick(begun, base::where().phase, seconds)) hang();
+  }
+
+  std::string stacks_file(const std::string& event, int rank) const {
+    return fmt::format("{}/{}-{}-rank{:05}.txt", stacks(), started_s_, event, rank);
+  }
+
+  // The head and the stacks of all threads of this process.
+  std::string text_of_stacks(const std::string& why) const {
+    const base::Where w = base::where();
+    std::string text = fmt::format("{}\nrank={} of {} host={} pid={} phase={} step={}\n", why,
+                                   w.rank, w.ranks, host_, ::getpid(), w.phase, w.step);
+    for (const FlightThread& t : own_flight().threads) {
+      if (t.open.empty() || t.name == "watchdog") continue;
+      text += fmt::format("{} is in", t.name);
+      for (const OpenSpan& span : t.open)
+        text += fmt::format(" > {} ({:.1f} s)", span.text,
+                            double(base::now_ns() - span.begin_ns) * 1e-9);
+      text += "\n";
+    }
+    return text + collect_stacks();
+  }
+
+  // Writes the stacks of this rank for an event, once.
+  void write_stacks(const std::string& event, const std::string& why) {
+    if (!written_.insert(event).second) return;
+    const std::string text = text_of_stacks(why);
+    const std::string file = stacks_file(event, rank_);
+    if (stacks().empty() || !put_file(file, text))
+      within(1, [text] { base::log::write_error(text); });
+    ::msync(&base::flight_page(), base::kFlightBytes, MS_SYNC);
+  }
+
+  // Asks the other ranks of this node. `value` > 0 is the number of a hang, < 0 of a SIGQUIT.
+  void ask_neighbours(int value) const {
+    for (size_t r = 0; r < members_.size(); ++r)
+      if (int(r) != rank_ && members_[r].host == host_)
+        ::sigqueue(members_[r].process, ask_signal(), {.sival_int = value});
+  }
+
+  static std::string event_of(int value) {
+    return value > 0 ? fmt::format("hang{}", value) : fmt::format("quit{}", -value);
+  }
+
+  void answer(const siginfo_t& info) {
+    if (info.si_code != SI_QUEUE) return;
+    const int value = info.si_value.sival_int;
+    if (value == 0) {  // this process crashes
+      write_stacks("crash", "this rank has crashed");
+      crash_written = true;
+    } else {
+      write_stacks(event_of(value), value > 0 ? "a rank of this job makes no progress"
+                                              : "a rank of this job got SIGQUIT");
+    }
+  }
+
+  void answer_quit() {
+    const int value = -std::max(1, int(base::now_ns() / 1'000'000'000));
+    write_stacks(event_of(value), "this rank got SIGQUIT");
+    ask_neighbours(value);
+    within(1, [this] { base::log::line("stacks   of all threads are in {}", stacks()); });
+  }
+
+  // Describes ranks of this node that do not answer.
+  void describe_silent(const std::string& event) {
+    for (size_t r = 0; r < members_.size(); ++r) {
+      const std::string file = stacks_file(event, int(r));
+      if (int(r) == rank_ || members_[r].host != host_ || exists(file)) continue;
+      const std::string state = state_in_proc(fmt::format("/proc/{}", members_[r].process));
+      put_file(file + ".silent",
+               fmt::format("rank={} host={} pid={} does not answer: {}\n", r, host_,
+                           members_[r].process, state.empty() ? "the process is gone" : state),
+               true);
+    }
+  }
+
+  Verdict judge(const std::string& event) const {
+    std::vector<Standing> standing;
+    for (size_t r = 0; r < members_.size(); ++r) {
+      const bool here = members_[r].host == host_;
+      Standing s{int(r), members_[r].host, {}, '?', true};
+      if (here) s.state = state_of_process(members_[r].process);
+      s.answers = int(r) == rank_ || exists(stacks_file(event, int(r)));
+      if (int(r) == rank_)
+        s.flight = own_flight();
+      else if (!flight().empty())
+        s.flight = read_flight(flight_file(flight(), int(r)));
+      standing.push_back(std::move(s));
+    }
+    return find_culprit(standing, progress_.idle_s());
+  }
+
+  bool all_answered(const std::string& event) const {
+    for (size_t r = 0; r < members_.size(); ++r)
+      if (!exists(stacks_file(event, int(r)))) return false;
+    return true;
+  }
+
+  void hang() {
+    const int number = ++hangs_;
+    const std::string event = event_of(number);
+    write_stacks(event,
+                 fmt::format("this rank makes no progress since {:.0f} s", progress_.idle_s()));
+    ask_neighbours(number);
+    if (stacks().empty()) {  // no place to meet the other ranks
+      tell(find_culprit({{rank_, host_, own_flight(), 'R', true}}, progress_.idle_s()),
+           "the console");
+      return end();
+    }
+    // One rank judges, the first one to get here.
+    const std::string verdict = fmt::format("{}/{}-{}.txt", stacks(), started_s_, event);
+    if (put_file(verdict, "", true)) {
+      for (base::Stopwatch watch; !all_answered(event) && watch.seconds() < kWaitForStacks_s;)
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      describe_silent(event);
+      const Verdict found = judge(event);
+      tell(found, stacks());
+      put_file(verdict, found.text + "\n");
+    } else {
+      for (base::Stopwatch watch; watch.seconds() < kWaitForVerdict_s;) {
+        struct stat now {};
+        if (::stat(verdict.c_str(), &now) == 0 && now.st_size > 0) break;
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      }
+      describe_silent(event);
+    }
+    end();
+  }
+
+  void tell(const Verdict& verdict, const std::string& place) const {
+    const std::string text =
+        fmt::format("hang: {}; stacks of all ranks are in {}", verdict.text, place);
+    if (options_.on_hang == OnHang::end)
+      write_report_about(verdict.rank < 0 ? rank_ : verdict.rank,
+                         verdict.rank < 0 ? host_ : verdict.host, int(base::Exit::watchdog), text);
+    within(1, [text] { base::log::write_error(text); });
+  }
+
+  void end() const {
+    if (options_.on_hang == OnHang::end) std::_Exit(int(base::Exit::watchdog));
+  }
+
+  struct Member {
+    std::string host;
+    pid_t process = 0;
+  };
+
+  const WatchOptions options_;
+  int rank_ = 0;
+  std::string host_, started_s_;
+  std::vector<Member> members_;  // by rank
+  mutable std::mutex mutex_;
+  std::string stacks_, flight_;
+  // Of the thread alone.
+  ProgressClock progress_;
+  std::set<std::string> written_;
+  int hangs_ = 0;
+  std::jthread thread_;
+};
+
+namespace {
+std::atomic<Watchdog*> running{nullptr};
+}
+
+Watchdog::Watchdog(comm::Session& session, const WatchOptions& options) {
+  if (options.limit_s <= 0) return;
+  dog_ = std::make_unique<Dog>(session, options);
+  running = this;
+}
+Watchdog::~Watchdog() {
+  if (dog_) running = nullptr;
+}
+
+void Watchdog::use(comm::Comm& world, const std::string& run) {
+  if (Watchdog* watchdog = running) watchdog->dog_->use(world, run);
+}
+
+void ask_for_stacks() noexcept {
+  if (!running.load()) return;
+  ::sigqueue(::getpid(), ask_signal(), {.sival_int = 0});
+  for (int i = 0; i < 150 && !crash_written; ++i) {
+    const timespec pause{0, 20'000'000};
+    ::nanosleep(&pause, nullptr);
+  }
+}
+
+}  // namespace job

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// The cost of spans (base/span.hpp) in a step.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace modes {
+
+// What this process has begun.
+struct SpanMark {
+  uint64_t spans = 0, exchanges = 0;
+  SpanMark since(const SpanMark& before) const {
+    return {spans - before.spans, exchanges - before.exchanges};
+  }
+};
+SpanMark mark_spans();
+
+struct SpanCost {
+  double idle_ns = 0, kept_ns = 0, exchange_ns = 0;  // of one
+  SpanMark begun;                                    // in all steps
+  // Returns the share of a step of this length that `steps` steps with these spans need.
+  double share(double step_ms, int64_t steps) const;
+  std::string text(double step_ms, int64_t steps) const;
+};
+
+// Measures one span in each state, for these. Takes some milliseconds.
+SpanCost measure_spans(const SpanMark& begun);
+
+}  // namespace modes

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// When a process without progress hangs.
+#include "job/progress_clock.hpp"
+
+#include <gtest/gtest.h>
+
+namespace {
+
+// Returns after how many seconds of standing still in `phase` it hangs; 0: not within `most`.
+int seconds_to_hang(job::ProgressClock& clock, uint64_t begun, const char* phase, int most) {
+  for (int s = 0; s <= most; ++s)
+    if (clock.tick(begun, phase, 1)) return s;
+  return 0;
+}
+
+TEST(ProgressClock, HangsAfterItsLimitAndAgainAfterAnother) {
+  job::ProgressClock clock(10);
+  EXPECT_EQ(seconds_to_hang(clock, 1, "train", 100), 11);
+  EXPECT_EQ(clock.idle_s(), 11);
+  EXPECT_EQ(seconds_to_hang(clock, 1, "train", 100), 10);
+}
+
+TEST(ProgressClock, ProgressStartsItAnew) {
+  job::ProgressClock clock(10);
+  for (uint64_t begun = 1; begun < 9; ++begun)
+    EXPECT_EQ(seconds_to_hang(clock, begun, "train", 9), 0);
+  EXPECT_EQ(seconds_to_hang(clock, 9, "save", 9), 0) << "another phase is progress";
+  EXPECT_EQ(seconds_to_hang(clock, 9, "train", 9), 0);
+}
+
+TEST(ProgressClock, APhaseThatOnceStoodStillForLongGetsMoreTime) {
+  job::ProgressClock clock(10);
+  EXPECT_EQ(seconds_to_hang(clock, 1, "evaluate", 8), 0);
+  EXPECT_EQ(seconds_to_hang(clock, 2, "evaluate", 100), 33) << "4 x 8 s";
+  EXPECT_EQ(seconds_to_hang(clock, 3, "train", 100), 11) << "other phases keep theirs";
+}
+
+}  // namespace

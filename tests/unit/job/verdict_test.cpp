@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which rank a job that stands still waits for.
+#include "job/verdict.hpp"
+
+#include <gtest/gtest.h>
+
+#include "job/call_check.hpp"
+
+namespace {
+
+using job::Flight;
+using job::Standing;
+
+const job::OpenSpan kStep{"step 12", false, 1}, kWait{"wait for an exchange", true, 1};
+
+// A rank in an exchange: its main thread waits, and call `call` has not ended.
+Flight waiting(uint64_t call, const std::string& text = "all_reduce of fsdp, f32 x 8") {
+  Flight f;
+  f.step = 12;
+  f.phase = "train";
+  f.exchanges = call;
+  f.last = {call, text, 1, false};
+  f.threads = {{"main", {kStep, kWait}}, {"loader 0", {}}};
+  return f;
+}
+Flight computing(uint64_t call) {
+  Flight f = waiting(call);
+  f.threads[0].open = {kStep, {"gemm", false, 1}};
+  f.last.ended = true;
+  return f;
+}
+std::vector<Standing> ranks(std::vector<Flight> flights) {
+  std::vector<Standing> out;
+  for (size_t r = 0; r < flights.size(); ++r)
+    out.push_back({int(r), "n" + std::to_string(r), flights[r], 'S', true});
+  return out;
+}
+bool has(const job::Verdict& v, const std::string& part) {
+  return v.text.find(part) != v.text.npos;
+}
+
+TEST(Verdict, TheRankThatComputesIsNamed) {
+  const job::Verdict v = job::find_culprit(ranks({waiting(8), computing(7), waiting(8)}), 30);
+  EXPECT_EQ(v.rank, 1);
+  EXPECT_EQ(v.host, "n1");
+  EXPECT_TRUE(has(v, "step 12 > gemm")) << v.text;
+  EXPECT_TRUE(has(v, "ranks 0, 2 wait in all_reduce of fsdp")) << v.text;
+}
+
+TEST(Verdict, AStoppedRankIsNamedWhateverTheOthersDo) {
+  std::vector<Standing> all = ranks({computing(7), waiting(8), waiting(8)});
+  all[2].state = 'T';
+  all[2].answers = false;
+  const job::Verdict v = job::find_culprit(all, 30);
+  EXPECT_EQ(v.rank, 2);
+  EXPECT_TRUE(has(v, "is stopped")) << v.text;
+}
+
+TEST(Verdict, AnEndedProcessIsNamed) {
+  std::vector<Standing> all = ranks({waiting(8), waiting(8)});
+  all[1].state = 0;
+  EXPECT_TRUE(has(job::find_culprit(all, 30), "rank 1 (n1, phase train, step 12) has ended"));
+}
+
+TEST(Verdict, AThreadThatReadsOrSavesIsNamedWhileItsMainThreadWaits) {
+  Flight reads = waiting(8);
+  reads.threads[0].open = {kStep, {"wait for a batch", true, 1}};
+  reads.threads[1].open = {{"load a sample 17", false, 1}};
+  job::Verdict v = job::find_culprit(ranks({waiting(9), reads}), 30);
+  EXPECT_EQ(v.rank, 1);
+  EXPECT_TRUE(has(v, "loader 0: load a sample 17")) << v.text;
+}
+
+TEST(Verdict, OfBusyThreadsTheLastToBeginIsNamed) {
+  Flight f = waiting(8);
+  f.threads = {{"main", {kWait}},
+               {"worker", {{"write a checkpoint", false, 5}}},
+               {"sync", {{"sync a checkpoint", false, 9}}},
+               {"loader 0", {{"load a sample 3", false, 7}}}};
+  EXPECT_EQ(job::busy_thread(f), "sync: sync a checkpoint");
+}
+
+TEST(Verdict, OfTwoThatWorkTheOneBehindIsNamed) {
+  EXPECT_EQ(job::find_culprit(ranks({computing(9), waiting(9), computing(8)}), 30).rank, 2);
+}
+
+TEST(Verdict, ARankWithoutSpansIsBusyInItsPhase) {
+  Flight bare = computing(3);
+  bare.phase = "setup";
+  bare.threads[0].open.clear();
+  const job::Verdict v = job::find_culprit(ranks({waiting(4), bare}), 30);
+  EXPECT_EQ(v.rank, 1);
+  EXPECT_TRUE(has(v, "phase setup")) << v.text;
+}
+
+TEST(Verdict, DifferentExchangesNameTheRankThatIsAlone) {
+  const job::Verdict v = job::find_culprit(
+      ranks({waiting(8), waiting(8, "all_gather of fsdp, f32 x 8"), waiting(8)}), 30);
+  EXPECT_EQ(v.rank, 1);
+  EXPECT_TRUE(has(v, "different exchanges")) << v.text;
+  EXPECT_TRUE(has(v, "rank 1: all_gather")) << v.text;
+}
+
+TEST(Verdict, ASilentRankOfAnotherNodeIsNamed) {
+  std::vector<Standing> all = ranks({waiting(8), waiting(8)});
+  all[1].state = '?';
+  all[1].answers = false;
+  EXPECT_EQ(job::find_culprit(all, 30).rank, 1);
+  all[1].flight.reset();
+  EXPECT_EQ(job::find_culprit(all, 30).rank, 1);
+}
+
+TEST(Verdict, IfAllWaitInOneExchangeNobodyIsNamed) {
+  const job::Verdict v = job::find_culprit(ranks({waiting(8), waiting(8)}), 30);
+  EXPECT_EQ(v.rank, -1);
+  EXPECT_TRUE(has(v, "all ranks wait in all_reduce")) << v.text;
+}
+
+TEST(CallCheck, TheFirstCallThatDiffersIsNamed) {
+  job::Calls a{{{4, "min of world"}, {5, "all_reduce of fsdp"}, {6, "barrier of world"}}};
+  job::Calls b = a, late = a;
+  b.newest[1].text = "all_gather of fsdp";
+  b.newest[2].text = "max of world";
+  late.newest.erase(late.newest.begin());  // it no longer knows call 4
+  EXPECT_EQ(job::first_difference({a, b, late}),
+            "call 5; rank 1: all_gather of fsdp; ranks 0, 2: all_reduce of fsdp");
+  EXPECT_EQ(job::first_difference({a, a}), "calls that are too long ago to be known");
+}
+
+}  // namespace
