@@ -37,7 +37,7 @@ os.execv("build/trainer", ["build/trainer", *sys.argv[1:]])
 # name. The selftest finds no locks on the node TEST. Training runs out of memory on the node RUN,
 # as long as there is no file runs/NAME.mended.
 ON_NODES = """#!/bin/bash
-export LD_PRELOAD=$PWD/build/libmachine.so MACHINE_HOST={names} node=${names}
+export LD_PRELOAD=$PWD/build/libmachine.so${{LD_PRELOAD:+:$LD_PRELOAD}} MACHINE_HOST={names} node=${names}
 test=$({test}) run=$({run})
 dir=$(sed -n 's/.*--dir \\([^ ]*\\).*/\\1/p' <<< "$*")
 if [[ " $* " = *" --mode selftest "* ]]; then
