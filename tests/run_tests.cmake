@@ -54,7 +54,7 @@ foreach(name torture_test pbs_test cuda_test cuda_watch_test stops_test resume_t
     set_tests_properties(run_${name}_mpi4 PROPERTIES COST 500)
   endif()
 endforeach()
-foreach(script cuda_test cuda_figures_test cuda_combinations_test classifier_test)
+foreach(script cuda_test cuda_figures_test cuda_combinations_test classifier_test group_norm_test)
   set_property(TEST run_${script}_mpi4 APPEND PROPERTY ENVIRONMENT "TRAINER_ON_EMULATOR=$<TARGET_FILE:trainer_on_emulator>")
 endforeach()
 
