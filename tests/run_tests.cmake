@@ -55,8 +55,11 @@ if(TEST run_clang_test_mpi4)
   set_tests_properties(run_clang_test_mpi4 PROPERTIES COST 900)  # long, so not last and alone
 endif()
 # The longest scripts start next, so that none runs alone at the end.
-foreach(name stops_test report_test continued_test cuda_test resume_test bundle_test pbs_test)
-  set_tests_properties(run_${name}_mpi4 PROPERTIES COST 500)
+foreach(name torture_test pbs_test cuda_test cuda_watch_test stops_test resume_test init_test eval_mode_test docs_test decks_test
+             cuda_combinations_test continued_test report_test bundle_test)
+  if(TEST run_${name}_mpi4)  # sanitizers leave some out
+    set_tests_properties(run_${name}_mpi4 PROPERTIES COST 500)
+  endif()
 endforeach()
 foreach(script cuda_test cuda_figures_test cuda_combinations_test classifier_test group_norm_test)
   set_property(TEST run_${script}_mpi4 APPEND PROPERTY ENVIRONMENT "TRAINER_ON_EMULATOR=$<TARGET_FILE:trainer_on_emulator>")
