@@ -3,6 +3,10 @@
 add_library(inject MODULE ${CMAKE_CURRENT_SOURCE_DIR}/inject/inject.cpp)
 target_link_libraries(inject PRIVATE ${CMAKE_DL_LIBS})
 set_target_properties(inject PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+# A library that makes a rank slow (slow_rank_test.py).
+add_library(slow MODULE ${CMAKE_CURRENT_SOURCE_DIR}/inject/slow.cpp)
+target_link_libraries(slow PRIVATE ${CMAKE_DL_LIBS})
+set_target_properties(slow PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
 
 # A library that makes the machine of a rank faulty (selftest_test.py, jobs on several nodes).
 add_library(machine MODULE ${CMAKE_CURRENT_SOURCE_DIR}/inject/machine.cpp)
@@ -28,7 +32,7 @@ endif()
 # The scripts mostly wait for programs to start, so two run at a time. Their time limits allow that.
 foreach(script IN LISTS run_scripts)
   get_filename_component(name ${script} NAME_WE)
-  if(TRAINER_SANITIZE AND name STREQUAL torture_test)
+  if(TRAINER_SANITIZE AND name MATCHES "^(torture|slow_rank)_test$")
     continue()  # both preloaded libraries must come first, and both replace the allocator
   endif()
   if(TRAINER_SANITIZE AND name STREQUAL memory_limit_test)
@@ -42,14 +46,20 @@ foreach(script IN LISTS run_scripts)
                        ENVIRONMENT "TRAINER=$<TARGET_FILE:trainer>;INJECT_LIBRARY=$<TARGET_FILE:inject>;${run_environment}")
   set_property(TEST run_${name}_mpi4 APPEND PROPERTY ENVIRONMENT "MACHINE_LIBRARY=$<TARGET_FILE:machine>")
 endforeach()
+if(TEST run_slow_rank_test_mpi4)
+  set_property(TEST run_slow_rank_test_mpi4 APPEND PROPERTY ENVIRONMENT "SLOW_LIBRARY=$<TARGET_FILE:slow>")
+endif()
 
 set_tests_properties(run_slurm_test_mpi4 PROPERTIES COST 1000)  # first, because it mostly waits
 if(TEST run_clang_test_mpi4)
   set_tests_properties(run_clang_test_mpi4 PROPERTIES COST 900)  # long, so not last and alone
 endif()
 # The longest scripts start next, so that none runs alone at the end.
-foreach(name stops_test report_test continued_test cuda_test resume_test bundle_test pbs_test)
-  set_tests_properties(run_${name}_mpi4 PROPERTIES COST 500)
+foreach(name torture_test pbs_test cuda_test cuda_watch_test stops_test resume_test init_test eval_mode_test docs_test decks_test
+             cuda_combinations_test continued_test report_test bundle_test)
+  if(TEST run_${name}_mpi4)  # sanitizers leave some out
+    set_tests_properties(run_${name}_mpi4 PROPERTIES COST 500)
+  endif()
 endforeach()
 foreach(script cuda_test cuda_figures_test cuda_combinations_test classifier_test group_norm_test)
   set_property(TEST run_${script}_mpi4 APPEND PROPERTY ENVIRONMENT "TRAINER_ON_EMULATOR=$<TARGET_FILE:trainer_on_emulator>")

@@ -26,7 +26,8 @@ part = int(os.environ.get("PART", "1")) + int(os.environ.get("SLURM_RESTART_COUN
 parts = os.environ["SLOW_PARTS"]
 unsaved = not glob.glob(sys.argv[sys.argv.index("--dir") + 1] + "/checkpoints/*.h5")
 if unsaved if parts == "unsaved" else part <= int(parts):
-    os.environ.update(LD_PRELOAD=os.path.abspath("build/libinject.so"), INJECT_UNDER=os.getcwd(), INJECT_ENDS="metrics.jsonl",
+    libraries = [os.path.abspath("build/libinject.so"), os.environ.get("LD_PRELOAD")]
+    os.environ.update(LD_PRELOAD=":".join(filter(None, libraries)), INJECT_UNDER=os.getcwd(), INJECT_ENDS="metrics.jsonl",
                       INJECT_CALL="write", INJECT="0:0:slow=300+")
 os.execv("build/trainer", ["build/trainer", *sys.argv[1:]])
 """
@@ -36,7 +37,7 @@ os.execv("build/trainer", ["build/trainer", *sys.argv[1:]])
 # name. The selftest finds no locks on the node TEST. Training meets the fault on the node RUN
 # (tests/inject/inject.cpp).
 ON_NODES = """#!/bin/bash
-export LD_PRELOAD=$PWD/build/libmachine.so MACHINE_HOST={names} node=${names}
+export LD_PRELOAD=$PWD/build/libmachine.so${{LD_PRELOAD:+:$LD_PRELOAD}} MACHINE_HOST={names} node=${names}
 test=$({test}) run=$({run})
 if [[ " $* " = *" --mode selftest "* ]]; then
   [ "$node" != "$test" ] || export MACHINE=-1:nolocks
@@ -76,6 +77,11 @@ class JobTest(unittest.TestCase):
         cls.mpi = {k: v for k, v in os.environ.items() if k.startswith(("OMPI_MCA_", "HWLOC_", "RES_"))}
         cls.mpi.pop("OMPI_MCA_hwloc_base_binding_policy", None)
         cls.mpi.update(OMP_WAIT_POLICY="passive", OMPI_MCA_btl_vader_backing_directory=f"{home}/memory")
+        # Ranks that wait for a slow one rest (tests/inject/rest.cpp), also as a user who cannot read the build's folder.
+        libraries = list(filter(None, os.environ.get("LD_PRELOAD", "").split(":")))
+        if libraries:
+            own = [shutil.copy(library, f"{home}/build/") for library in libraries]
+            cls.mpi["LD_PRELOAD"] = ":".join(own)
         cls.write("deck.toml", deck)
         cls.write("slow", SLOW)
 

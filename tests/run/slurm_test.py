@@ -72,7 +72,6 @@ class Slurm(JobTest):
         def ended():
             job = cls.cluster.job(number)
             return job if job["JobState"] in ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED") else None
-        # Each query starts a program, and a dozen scenarios query at the same time.
         return cls.wait(f"end of job {number}", ended, pause=0.7)
 
     @classmethod
