@@ -25,6 +25,7 @@
 #   MAX_RESTARTS  starts without a node that went bad, in one part (3)
 #   RESTART_S  seconds that such a start needs before the end of the walltime (600); with less a successor is submitted
 #   SELFTEST_S  seconds after which a node that has not passed its test is bad (300)
+#   SLOW_BELOW  a node below this share of the nodes' median speed is bad (0.6)
 #   BIND       core: every rank keeps its own cores, for whole nodes (place=excl). none: for nodes shared with other jobs
 #   LOCAL_DIR  the nodes' own disk, for $TMPDIR (/tmp); unused if PBS sets a TMPDIR per job
 #   TRAINER    the program (build/trainer).   SCRIPT  this file (jobs/pbs.sh)
@@ -184,7 +185,7 @@ if may_continue "$part" "$max_parts"; then
   export BAD_HOSTS=${BAD_HOSTS:-}
   variables=DECK
   for name in PART MAX_PARTS LEAD BIND TRAINER SCRIPT OPTIONS LOCAL_DIR TRAINER_MESH_SELECTOR INDEX SPARE_NODES MAX_RESTARTS \
-    RESTART_S SELFTEST_S BAD_HOSTS; do
+    RESTART_S SELFTEST_S SLOW_BELOW BAD_HOSTS; do
     [ -n "${!name:-}" ] && variables+=",$name"
   done
   # A queue that accepts jobs only from a routing queue refuses this one; the routing queue is tried

@@ -20,6 +20,7 @@
 #   MAX_RESTARTS  starts without a node that went bad, in one part (3)
 #   RESTART_S  seconds that such a start needs before the end of the job (600); with less the job is requeued
 #   SELFTEST_S  seconds after which a node that has not passed its test is bad (300)
+#   SLOW_BELOW  a node below this share of the nodes' median speed is bad (0.6)
 #   BIND       core: every rank keeps its own cores, for whole nodes (--exclusive). none: for nodes shared with other jobs
 #   LOCAL_DIR  the nodes' own disk, for $TMPDIR (/tmp); unused if the site sets a TMPDIR per job
 #   TRAINER    the program (build/trainer).   SCRIPT  this file (jobs/slurm.sh)

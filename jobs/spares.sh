@@ -12,6 +12,7 @@ spare_nodes=${SPARE_NODES:-0}
 max_restarts=${MAX_RESTARTS:-3}
 restart_s=${RESTART_S:-600}
 selftest_s=${SELFTEST_S:-300}
+slow_below=${SLOW_BELOW:-0.6}
 check_number SPARE_NODES "$spare_nodes" 0
 check_number MAX_RESTARTS "$max_restarts" 0
 check_number RESTART_S "$restart_s" 0
@@ -40,7 +41,8 @@ choose_test_words() {
     esac
   done
   # Steps on all meshes say nothing about one node.
-  test_words+=(--mode selftest --json --set 'selftest.checks=["exchange", "speed", "files", "clocks"]')
+  test_words+=(--mode selftest --json --set 'selftest.checks=["exchange", "speed", "files", "clocks"]'
+    --set "selftest.slow_below=$slow_below")
 }
 
 # field NAME FILE: prints a text or number of a selftest's report.
@@ -55,6 +57,21 @@ is_bad() {
   good=("${kept[@]}")
 }
 
+# start_test FOLDER INDEX, end_test INDEX: the selftest on a node, for test_nodes.
+start_test() {
+  on "$2"
+  TMPDIR=${TMPDIR:-${LOCAL_DIR:-/tmp}} timeout -k 10 "$selftest_s" mpirun "${on_hosts[@]}" "${binding[@]}" "${passed_on[@]}" \
+    -x TMPDIR "$trainer" "${test_words[@]}" > "$1/$2" 2>&1 < /dev/null &
+  pids[$2]=$!
+}
+
+end_test() {
+  while :; do  # a signal ends `wait` early
+    wait "${pids[$1]}"; codes[$1]=$?
+    if [ "${codes[$1]}" -le 128 ] || ! kill -0 "${pids[$1]}" 2>/dev/null; then break; fi
+  done
+}
+
 # test_nodes FOLDER: tests all nodes at the same time, sets good to the indices of those that pass,
 # and run_dir to the run directory. Files of this folder hold the tests' output.
 test_nodes() {
@@ -66,17 +83,13 @@ test_nodes() {
       echo "node ${hosts[i]} is bad: an earlier part of this job has found that"
       continue
     fi
-    on "$i"
     good+=("$i")
-    TMPDIR=${TMPDIR:-${LOCAL_DIR:-/tmp}} timeout -k 10 "$selftest_s" mpirun "${on_hosts[@]}" "${binding[@]}" "${passed_on[@]}" \
-      -x TMPDIR "$trainer" "${test_words[@]}" > "$folder/$i" 2>&1 < /dev/null &
-    pids[i]=$!
+    start_test "$folder" "$i"
   done
+  for i in "${good[@]}"; do end_test "$i"; done
+  # mpirun itself may hang when several start at once, so a test without an end gets a second chance alone.
   for i in "${good[@]}"; do
-    while :; do  # a signal ends `wait` early
-      wait "${pids[i]}"; codes[i]=$?
-      if [ "${codes[i]}" -le 128 ] || ! kill -0 "${pids[i]}" 2>/dev/null; then break; fi
-    done
+    case ${codes[i]} in 124 | 137) start_test "$folder" "$i" && end_test "$i" ;; esac
   done
   # A deck that is wrong is so on every node.
   if [ "$(printf '%s\n' "${codes[@]}" | sort -u)" = 2 ]; then
@@ -102,14 +115,14 @@ test_nodes() {
   for i in "${good[@]}"; do speeds+="$i $(field gflops "$folder/$i") $(field gbytes "$folder/$i")"$'\n'; done
   while read -r i code; do
     [ -z "$i" ] || is_bad "$i" "$code"
-  done < <(sort -g -k 2 <<< "$speeds" | awk 'NF == 3 {node[++n] = $1; flops[n] = $2; bytes[n] = sorted[n] = $3}
+  done < <(sort -g -k 2 <<< "$speeds" | awk -v least="$slow_below" 'NF == 3 {node[++n] = $1; flops[n] = $2; bytes[n] = sorted[n] = $3}
     END {
       for (i = 2; i <= n; ++i) for (j = i; j > 1 && sorted[j] < sorted[j - 1]; --j) {t = sorted[j]; sorted[j] = sorted[j - 1]; sorted[j - 1] = t}
       a = int((n + 1) / 2); b = int(n / 2) + 1
       f = (flops[a] + flops[b]) / 2; g = (sorted[a] + sorted[b]) / 2
       for (i = 1; i <= n; ++i)
-        if (flops[i] < 0.6 * f) printf "%s slow: %.1f GFLOP/s of a rank, and the median of the nodes is %.1f\n", node[i], flops[i], f
-        else if (bytes[i] < 0.6 * g) printf "%s slow: %.1f GB/s of a rank, and the median of the nodes is %.1f\n", node[i], bytes[i], g
+        if (flops[i] < least * f) printf "%s slow: %.1f GFLOP/s of a rank, and the median of the nodes is %.1f\n", node[i], flops[i], f
+        else if (bytes[i] < least * g) printf "%s slow: %.1f GB/s of a rank, and the median of the nodes is %.1f\n", node[i], bytes[i], g
     }')
 }
 

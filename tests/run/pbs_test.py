@@ -180,7 +180,7 @@ class Pbs(PbsTest):
     @classmethod
     def on_three(cls, name, program, spares, *options, **more):
         return cls.whole(name, "-l", "select=3:ncpus=1:mpiprocs=1", "-l", "place=scatter", **cls.run_of(name, *options),
-                         TRAINER=f"./{program}", SPARE_NODES=spares, RESTART_S="60",
+                         TRAINER=f"./{program}", SPARE_NODES=spares, SLOW_BELOW="0.01", RESTART_S="60",
                          hosts=("node0.site", "node1.site", "node2.site"), tmpdir=False, **cls.TCP,
                          **more)
 

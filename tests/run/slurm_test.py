@@ -128,8 +128,8 @@ class Slurm(JobTest):
 
     @classmethod
     def on_three(cls, name, program, *, nodes=3, spares="1", **environment):
-        return cls.submit(name, "--partition=three", f"--nodes={nodes}", tasks=1, TRAINER=f"./{program}", SPARE_NODES=spares, **cls.TCP,
-                          **environment)
+        return cls.submit(name, "--partition=three", f"--nodes={nodes}", tasks=1, TRAINER=f"./{program}", SPARE_NODES=spares,
+                          SLOW_BELOW="0.01", **cls.TCP, **environment)
 
     @classmethod
     def play_spare_tested(cls):
