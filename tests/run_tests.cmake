@@ -3,6 +3,10 @@
 add_library(inject MODULE ${CMAKE_CURRENT_SOURCE_DIR}/inject/inject.cpp)
 target_link_libraries(inject PRIVATE ${CMAKE_DL_LIBS})
 set_target_properties(inject PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+# The same for exchanges between ranks (faults_test.py).
+add_library(mpi_faults MODULE ${CMAKE_CURRENT_SOURCE_DIR}/inject/mpi_faults.cpp)
+target_link_libraries(mpi_faults PRIVATE MPI::MPI_CXX ${CMAKE_DL_LIBS})
+set_target_properties(mpi_faults PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
 
 # Lets waiting ranks of these scripts rest. Programs in tests/mpi exchange so often that they would
 # take three times as long. The runtime of sanitizers must be the first library.
@@ -34,7 +38,7 @@ foreach(script IN LISTS run_scripts)
   endif()
   add_test(NAME run_${name}_mpi4 COMMAND /usr/bin/python3 ${script})
   set_tests_properties(run_${name}_mpi4 PROPERTIES LABELS run SKIP_RETURN_CODE 77
-                       ENVIRONMENT "TRAINER=$<TARGET_FILE:trainer>;INJECT_LIBRARY=$<TARGET_FILE:inject>;${run_environment}")
+                       ENVIRONMENT "TRAINER=$<TARGET_FILE:trainer>;INJECT_LIBRARY=$<TARGET_FILE:inject>;FAULT_LIBRARY=$<TARGET_FILE:mpi_faults>;${run_environment}")
 endforeach()
 
 set_tests_properties(run_slurm_test_mpi4 PROPERTIES COST 1000)  # first, because it mostly waits

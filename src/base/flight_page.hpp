@@ -33,7 +33,10 @@ struct FlightPage {
     FlightWord exchanges;       // calls of exchanges
     FlightWord calls_hash;      // of kind, type, count, group and site of all calls
     std::array<FlightWord, 8> host;
-    std::array<FlightWord, 105> unused;
+    // CPU time of the main thread since this rank last made progress. A thread that polls for an
+    // exchange uses some; one that is stuck in a call uses none.
+    FlightWord main_ran_ns;
+    std::array<FlightWord, 104> unused;
   };
   // A span that a thread has begun and not ended.
   struct Open {

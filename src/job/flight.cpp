@@ -63,13 +63,14 @@ Flight flight_of(const FlightPage& page) {
     }
     f.threads.push_back(std::move(thread));
   }
-  const FlightPage::Exchange& last = page.exchanges[f.exchanges % FlightPage::kExchanges];
-  if (f.exchanges > 0 && last.call.load() == f.exchanges) {
-    f.last.call = f.exchanges;
-    f.last.begin_ns = int64_t(last.begin_ns.load());
-    f.last.ended = last.ns.load() != 0;
-    f.last.text = describe(last);
+  f.main_ran_ns = int64_t(page.head.main_ran_ns.load());
+  const uint64_t known = std::min<uint64_t>(f.exchanges, FlightPage::kExchanges - 1);
+  for (uint64_t call = f.exchanges - known + 1; call <= f.exchanges; ++call) {
+    const FlightPage::Exchange& e = page.exchanges[call % FlightPage::kExchanges];
+    if (e.call.load() == call)
+      f.calls.push_back({call, describe(e), int64_t(e.begin_ns.load()), e.ns.load() != 0});
   }
+  if (!f.calls.empty() && f.calls.back().call == f.exchanges) f.last = f.calls.back();
   return f;
 }
 

@@ -40,7 +40,9 @@ struct Flight {
   uint64_t exchanges = 0;  // calls
   int64_t alive_ns = 0;    // last tick of the watchdog
   std::vector<FlightThread> threads;
-  FlightExchange last;  // exchange call
+  FlightExchange last;                // exchange call
+  std::vector<FlightExchange> calls;  // the newest ones that are known, the oldest first
+  int64_t main_ran_ns = 0;  // CPU time of the main thread since the rank last made progress
 };
 // Returns "all_reduce of fsdp, f32 x 1024, in update".
 std::string describe(const base::FlightPage::Exchange& exchange);

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <fstream>
 #include <mutex>
 #include <set>
 #include <thread>
@@ -35,7 +36,7 @@ namespace {
 // One watchdog asks another one of its node for stacks; the value says for which event.
 int ask_signal() { return SIGRTMIN + 5; }
 
-constexpr double kTick_s = 0.5;
+constexpr double kTick_s = 0.5, kLookForRequests_s = 2;
 // More time between two ticks counts as this, because the process was suspended meanwhile.
 constexpr double kMostPerTick_s = 1;
 // How long the rank that judges waits for the stacks of the others, and these for its verdict.
@@ -45,6 +46,7 @@ sigset_t watched_signals() {
   sigset_t set;
   sigemptyset(&set);
   sigaddset(&set, SIGQUIT);
+  sigaddset(&set, SIGALRM);
   sigaddset(&set, ask_signal());
   return set;
 }
@@ -119,6 +121,10 @@ class Watchdog::Dog {
       const size_t space = text.find(' ');
       members_.push_back({text.substr(space + 1), pid_t(std::stol(text))});
     }
+    const auto first =
+        std::ranges::find_if(members_, [this](const Member& m) { return m.host == host_; });
+    first_of_node_ = first - members_.begin() == rank_;
+    pthread_getcpuclockid(pthread_self(), &main_clock_);
     prepare_stacks();
     base::keep_spans();
     thread_ = std::jthread([this](const std::stop_token& token) { watch(token); });
@@ -160,6 +166,12 @@ class Watchdog::Dog {
     flight_ = flight;
   }
 
+  // See Watchdog::who_parted.
+  std::string who_parted() const {
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));  // others go on to where they wait
+    return find_parted(standings("")).text;
+  }
+
  private:
   std::string stacks() const {
     const std::lock_guard lock(mutex_);
@@ -173,15 +185,21 @@ class Watchdog::Dog {
   void watch(const std::stop_token& token) {
     const base::ThreadScope scope("watchdog");
     const sigset_t set = watched_signals();
+    double looked_s = 0;
     for (double last_s = base::now_s(); !token.stop_requested();) {
       const timespec pause{0, long(kTick_s * 1e9)};
       siginfo_t info{};
       const int signal = sigtimedwait(&set, &info, &pause);
       if (token.stop_requested()) return;
-      if (signal == SIGQUIT) answer_quit();
+      // mpirun passes no QUIT on, but an ALRM to all ranks. One of them is enough.
+      if (signal == SIGQUIT || (signal == SIGALRM && rank_ == 0)) answer_quit();
       if (signal == ask_signal()) answer(info);
       const double now_s = base::now_s();
       tick(std::min(now_s - last_s, kMostPerTick_s));
+      if (now_s - looked_s > kLookForRequests_s) {
+        look_for_request();
+        looked_s = now_s;
+      }
       last_s = now_s;
     }
   }
@@ -191,7 +209,18 @@ class Watchdog::Dog {
     page.head.alive_ns = uint64_t(base::now_ns());
     uint64_t begun = 0;
     for (const base::FlightPage::Thread& t : page.threads) begun += t.begun.load();
+    const int64_t ran_ns = main_ran_ns();
+    if (begun != begun_) main_began_ns_ = ran_ns;
+    begun_ = begun;
+    page.head.main_ran_ns = uint64_t(ran_ns - main_began_ns_);
     if (progress_.tick(begun, base::where().phase, seconds)) hang();
+  }
+
+  // CPU time of the main thread.
+  int64_t main_ran_ns() const {
+    timespec t{};
+    clock_gettime(main_clock_, &t);
+    return t.tv_sec * 1'000'000'000 + t.tv_nsec;
   }
 
   std::string stacks_file(const std::string& event, int rank) const {
@@ -251,7 +280,24 @@ class Watchdog::Dog {
     const int value = -std::max(1, int(base::now_ns() / 1'000'000'000));
     write_stacks(event_of(value), "this rank got SIGQUIT");
     ask_neighbours(value);
+    if (!stacks().empty()) put_file(request_file(), request(value));
     within(1, [this] { base::log::line("stacks   of all threads are in {}", stacks()); });
+  }
+
+  // Ranks of other nodes share nothing with this one but files. The first rank of each node looks
+  // for the newest request.
+  std::string request_file() const { return stacks() + "/request"; }
+  std::string request(int value) const { return fmt::format("{} {}", started_s_, value); }
+  void look_for_request() {
+    if (!first_of_node_ || stacks().empty()) return;
+    std::ifstream file(request_file());
+    std::string started;
+    int value = 0;
+    if (!(file >> started >> value) || started != started_s_ || value >= 0 ||
+        written_.contains(event_of(value)))
+      return;
+    write_stacks(event_of(value), "a rank of this job got SIGQUIT");
+    ask_neighbours(value);
   }
 
   // Describes ranks of this node that do not answer.
@@ -267,20 +313,22 @@ class Watchdog::Dog {
     }
   }
 
-  Verdict judge(const std::string& event) const {
+  // What is known about all ranks. Those that have written no stacks for `event` do not answer; ""
+  // asks for nothing.
+  std::vector<Standing> standings(const std::string& event) const {
     std::vector<Standing> standing;
     for (size_t r = 0; r < members_.size(); ++r) {
       const bool here = members_[r].host == host_;
       Standing s{int(r), members_[r].host, {}, '?', true};
       if (here) s.state = state_of_process(members_[r].process);
-      s.answers = int(r) == rank_ || exists(stacks_file(event, int(r)));
+      s.answers = int(r) == rank_ || event.empty() || exists(stacks_file(event, int(r)));
       if (int(r) == rank_)
         s.flight = own_flight();
       else if (!flight().empty())
         s.flight = read_flight(flight_file(flight(), int(r)));
       standing.push_back(std::move(s));
     }
-    return find_culprit(standing, progress_.idle_s());
+    return standing;
   }
 
   bool all_answered(const std::string& event) const {
@@ -306,7 +354,7 @@ class Watchdog::Dog {
       for (base::Stopwatch watch; !all_answered(event) && watch.seconds() < kWaitForStacks_s;)
         std::this_thread::sleep_for(std::chrono::milliseconds(20));
       describe_silent(event);
-      const Verdict found = judge(event);
+      const Verdict found = find_culprit(standings(event), progress_.idle_s());
       tell(found, stacks());
       put_file(verdict, found.text + "\n");
     } else {
@@ -342,12 +390,16 @@ class Watchdog::Dog {
   int rank_ = 0;
   std::string host_, started_s_;
   std::vector<Member> members_;  // by rank
+  bool first_of_node_ = false;
   mutable std::mutex mutex_;
   std::string stacks_, flight_;
   // Of the thread alone.
   ProgressClock progress_;
   std::set<std::string> written_;
   int hangs_ = 0;
+  clockid_t main_clock_ = CLOCK_THREAD_CPUTIME_ID;
+  uint64_t begun_ = 0;
+  int64_t main_began_ns_ = 0;  // CPU time of the main thread at the newest progress
   std::jthread thread_;
 };
 
@@ -366,6 +418,11 @@ Watchdog::~Watchdog() {
 
 void Watchdog::use(comm::Comm& world, const std::string& run) {
   if (Watchdog* watchdog = running) watchdog->dog_->use(world, run);
+}
+
+std::string Watchdog::who_parted() {
+  const Watchdog* watchdog = running;
+  return watchdog ? watchdog->dog_->who_parted() : "";
 }
 
 void ask_for_stacks() noexcept {

@@ -7,6 +7,7 @@
 //   INJECT_CALL, INJECT_ENDS   count only calls of this name, and on paths with this end
 //   INJECT_TRACE=FOLDER        writes each counted call, before it is made, to FOLDER/RANK.calls as
 //     "INDEX CALL PATH", and the process to FOLDER/RANK.pid
+//   INJECT_DONE=PATH             makes this file at the moment of the fault
 //   INJECT=RANK:INDEX:ACTION   makes that rank (each rank for -1) do this instead of, or before,
 //     its call INDEX:
 //     kill        SIGKILL to itself
@@ -56,7 +57,7 @@ enum class Action {
 };
 
 struct Plan {
-  std::string under, ends, call, trace;
+  std::string under, ends, call, trace, done;
   int rank = -1;  // rank of this process; -1 = not under mpirun, no action
   long at = -1;   // -1 = this rank only counts
   Action action = Action::none;
@@ -74,6 +75,7 @@ struct Plan {
     trace = text("INJECT_TRACE");
     ends = text("INJECT_ENDS");
     call = text("INJECT_CALL");
+    done = text("INJECT_DONE");
     if (own.empty() || under.empty()) return;
     rank = std::atoi(own.c_str());
     if (!trace.empty()) {
@@ -162,6 +164,9 @@ bool refuse(const char* call, const char* path) {
       std::string line = std::to_string(index) + " " + call + " " + path + "\n";
       ::syscall(SYS_write, p.trace_file, line.data(), line.size());
     }
+    if (index == p.at && !p.done.empty())
+      ::syscall(SYS_close, int(::syscall(SYS_openat, AT_FDCWD, p.done.c_str(),
+                                         O_WRONLY | O_CREAT | O_CLOEXEC, 0666)));
     if (index == p.at || (p.lasting && p.at >= 0 && index > p.at)) switch (p.action) {
         case Action::kill_all:
           kill_all(p);
