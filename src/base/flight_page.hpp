@@ -33,9 +33,9 @@ struct FlightPage {
     FlightWord exchanges;       // calls of exchanges
     FlightWord calls_hash;      // of kind, type, count, group and site of all calls
     std::array<FlightWord, 8> host;
-    // CPU time of the main thread since this rank last made progress. A thread that polls for an
-    // exchange uses some; one that is stuck in a call uses none.
-    FlightWord main_ran_ns;
+    // CPU time of the main thread during the last seconds, in millionths of the time that passed. A
+    // thread that polls for an exchange uses some; one that is stuck in a call uses none.
+    FlightWord main_ran_ppm;
     std::array<FlightWord, 104> unused;
   };
   // A span that a thread has begun and not ended.

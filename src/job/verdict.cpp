@@ -17,7 +17,10 @@ std::string spans_of(const FlightThread& thread) {
 
 std::string where(const Standing& s) {
   return fmt::format("rank {} ({}, phase {}, step {})", s.rank, s.host,
-                     s.flight ? s.flight->phase : "?", s.flight ? s.flight->step : 0);
+                     !s.flight                 ? "?"
+                     : s.flight->phase.empty() ? "start"
+                                               : s.flight->phase,
+                     s.flight ? s.flight->step : 0);
 }
 
 // Returns what the main thread does, for a rank that cannot tell.
@@ -43,23 +46,31 @@ std::string waiting_text(const std::vector<Standing>& standing, int culprit) {
 }
 
 Verdict about(const Standing& s, const std::string& what, const std::vector<Standing>& standing) {
-  return {s.rank, s.host, fmt::format("{} {}{}", where(s), what, waiting_text(standing, s.rank))};
+  std::string own;
+  if (s.flight && s.flight->last.call && !s.flight->last.ended)
+    own = fmt::format("; its newest exchange is call {}, {}", s.flight->last.call,
+                      s.flight->last.text);
+  return {s.rank, s.host,
+          fmt::format("{} {}{}{}", where(s), what, own, waiting_text(standing, s.rank))};
 }
 
 // All ranks are in exchanges. Those that wait for data look for them again and again. Returns the
 // one whose main thread computes nothing, if the others' do; null if there is none.
-const Standing* stuck_in_a_call(const std::vector<Standing>& standing, double idle_s) {
+const Standing* stuck_in_a_call(const std::vector<Standing>& standing) {
   std::vector<const Standing*> in_calls;
   for (const Standing& s : standing)
     if (s.flight && s.flight->last.call && !s.flight->last.ended) in_calls.push_back(&s);
   if (in_calls.size() < 2) return nullptr;
-  auto ran = [](const Standing* s) { return s->flight->main_ran_ns; };
+  auto ran = [](const Standing* s) { return s->flight->main_ran_ppm; };
   std::sort(in_calls.begin(), in_calls.end(),
             [&](const Standing* a, const Standing* b) { return ran(a) < ran(b); });
-  constexpr double kIdleShare = 2e-4, kPolls = 10;
-  const bool none = double(ran(in_calls[0])) < kIdleShare * idle_s * 1e9;
-  const bool others = double(ran(in_calls[1])) > kPolls * kIdleShare * idle_s * 1e9;
-  return none && others ? in_calls[0] : nullptr;
+  constexpr int64_t kStuck_ppm = 200, kPolls_ppm = 2000;
+  return ran(in_calls[0]) < kStuck_ppm && ran(in_calls[1]) > kPolls_ppm ? in_calls[0] : nullptr;
+}
+
+// The call that a rank waits in.
+const FlightExchange& present(const Standing& s) {
+  return s.flight->oldest.call ? s.flight->oldest : s.flight->last;
 }
 
 // Returns the text of a call; "" if it is not known.
@@ -111,7 +122,7 @@ Verdict find_parted(const std::vector<Standing>& standing) {
     const std::vector<FlightExchange>& calls = s->flight->calls;
     first = std::max(first, calls.empty() ? s->flight->last.call : calls.front().call);
     last = std::min(last, s->flight->last.call);
-    by_number[s->flight->last.call].push_back(s);
+    by_number[present(*s).call].push_back(s);
   }
   for (uint64_t number = first; number <= last; ++number) {
     std::map<std::string, std::vector<const Standing*>> by_text;
@@ -123,23 +134,25 @@ Verdict find_parted(const std::vector<Standing>& standing) {
         fmt::format("{}: ranks have called different exchanges at call {}", where(odd), number);
     for (const auto& [call, group] : by_text)
       text += fmt::format("; {}: {}", list_of_ranks(ranks_of(by_text, call)), call);
+    if (const std::string before = call_text(odd, number - 1); !before.empty())
+      text += fmt::format("; all have called {} before", before);
     return {odd.rank, odd.host, text};
   }
   if (by_number.size() == 1) return {};
-  const Standing& odd = *odd_one(by_number, [&](const Standing& s) {
-    return s.flight->last.call == by_number.rbegin()->first;
-  });
-  const uint64_t own = odd.flight->last.call;
+  const Standing& odd = *odd_one(
+      by_number, [&](const Standing& s) { return present(s).call == by_number.rbegin()->first; });
+  const uint64_t own = present(odd).call;
+  last = by_number.begin()->first;
   if (own > last)
     return {odd.rank, odd.host,
             fmt::format("{} has left call {}, {}, in which {} still wait{}: it took no part, or "
                         "another one than they; it is in call {}, {}",
                         where(odd), last, call_text(odd, last),
                         list_of_ranks(ranks_of(by_number, last)),
-                        by_number.at(last).size() == 1 ? "s" : "", own, odd.flight->last.text)};
+                        by_number.at(last).size() == 1 ? "s" : "", own, present(odd).text)};
   return {odd.rank, odd.host,
           fmt::format("{} still waits in call {}, {}, which the others have left", where(odd), own,
-                      odd.flight->last.text)};
+                      present(odd).text)};
 }
 
 std::string busy_thread(const Flight& flight) {
@@ -181,10 +194,10 @@ Verdict find_culprit(const std::vector<Standing>& standing, double idle_s) {
         standing);
   for (const Standing& s : standing)
     if (!s.answers) return about(s, "does not answer" + last_known(s), standing);
-  if (const Standing* stuck = stuck_in_a_call(standing, idle_s))
+  if (const Standing* stuck = stuck_in_a_call(standing))
     return about(*stuck,
-                 fmt::format("does not come back from its call since {:.0f} s: {}, number {}",
-                             idle_s, stuck->flight->last.text, stuck->flight->last.call),
+                 fmt::format("does not come back from its call since {:.0f} s: {}", idle_s,
+                             stuck->flight->last.text),
                  standing);
   // All wait. Ranks that have called different exchanges wait for ever.
   if (Verdict parted = find_parted(standing); parted.rank >= 0) return parted;

@@ -13,6 +13,7 @@
 #include <chrono>
 #include <fstream>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <thread>
 #include <vector>
@@ -36,6 +37,7 @@ namespace {
 // One watchdog asks another one of its node for stacks; the value says for which event.
 int ask_signal() { return SIGRTMIN + 5; }
 
+constexpr size_t kTicksOfRan = 5;
 constexpr double kTick_s = 0.5, kLookForRequests_s = 2;
 // More time between two ticks counts as this, because the process was suspended meanwhile.
 constexpr double kMostPerTick_s = 1;
@@ -116,10 +118,11 @@ class Watchdog::Dog {
                               std::chrono::system_clock::now().time_since_epoch())
                               .count()),
         0);
+    const std::string page = share_flight_page(host_);
     for (const std::string& text :
-         session.world().gather_text(fmt::format("{} {}", ::getpid(), host_))) {
-      const size_t space = text.find(' ');
-      members_.push_back({text.substr(space + 1), pid_t(std::stol(text))});
+         session.world().gather_text(fmt::format("{}\n{}\n{}", ::getpid(), page, host_))) {
+      const std::vector<std::string> parts = base::split(text, '\n');
+      members_.push_back({parts[2], pid_t(std::stol(parts[0])), parts[1]});
     }
     const auto first =
         std::ranges::find_if(members_, [this](const Member& m) { return m.host == host_; });
@@ -209,10 +212,11 @@ class Watchdog::Dog {
     page.head.alive_ns = uint64_t(base::now_ns());
     uint64_t begun = 0;
     for (const base::FlightPage::Thread& t : page.threads) begun += t.begun.load();
-    const int64_t ran_ns = main_ran_ns();
-    if (begun != begun_) main_began_ns_ = ran_ns;
-    begun_ = begun;
-    page.head.main_ran_ns = uint64_t(ran_ns - main_began_ns_);
+    ran_.push_back({base::now_ns(), main_ran_ns()});
+    if (ran_.size() > kTicksOfRan) ran_.erase(ran_.begin());
+    const int64_t passed_ns = std::max<int64_t>(ran_.back().at_ns - ran_.front().at_ns, 1);
+    page.head.main_ran_ppm =
+        uint64_t(1e6 * double(ran_.back().ran_ns - ran_.front().ran_ns) / double(passed_ns));
     if (progress_.tick(begun, base::where().phase, seconds)) hang();
   }
 
@@ -326,9 +330,29 @@ class Watchdog::Dog {
         s.flight = own_flight();
       else if (!flight().empty())
         s.flight = read_flight(flight_file(flight(), int(r)));
+      else if (here)
+        s.flight = read_flight(members_[r].page);
       standing.push_back(std::move(s));
     }
     return standing;
+  }
+
+  std::vector<Standing> of_node() const {
+    std::vector<Standing> all = standings("");
+    std::erase_if(all, [this](const Standing& s) { return s.host != host_; });
+    return all;
+  }
+  static bool is_gone(pid_t process) {
+    const char state = state_of_process(process);
+    return state == 'Z' || state == 0;
+  }
+  // The first rank of this node that is not stopped; nothing if it is this one.
+  std::optional<pid_t> speaker_for_node() const {
+    for (int r = 0; r < rank_; ++r)
+      if (const Member& m = members_[size_t(r)];
+          m.host == host_ && !is_gone(m.process) && state_of_process(m.process) != 'T')
+        return m.process;
+    return {};
   }
 
   bool all_answered(const std::string& event) const {
@@ -344,8 +368,14 @@ class Watchdog::Dog {
                  fmt::format("this rank makes no progress since {:.0f} s", progress_.idle_s()));
     ask_neighbours(number);
     if (stacks().empty()) {  // no place to meet the other ranks
-      tell(find_culprit({{rank_, host_, own_flight(), 'R', true}}, progress_.idle_s()),
-           "the console");
+      // The first rank of each node that can speaks for the node. Ranks of other nodes are unknown.
+      // If it is still there after a while, it cannot.
+      const std::optional<pid_t> speaker = speaker_for_node();
+      if (speaker) {
+        std::this_thread::sleep_for(std::chrono::duration<double>(kWaitForVerdict_s));
+        if (options_.on_hang == OnHang::report || is_gone(*speaker)) return end();
+      }
+      tell(find_culprit(of_node(), progress_.idle_s()), "the console");
       return end();
     }
     // One rank judges, the first one to get here.
@@ -384,6 +414,7 @@ class Watchdog::Dog {
   struct Member {
     std::string host;
     pid_t process = 0;
+    std::string page;  // of its flight before it has a file, for ranks of its node
   };
 
   const WatchOptions options_;
@@ -398,8 +429,10 @@ class Watchdog::Dog {
   std::set<std::string> written_;
   int hangs_ = 0;
   clockid_t main_clock_ = CLOCK_THREAD_CPUTIME_ID;
-  uint64_t begun_ = 0;
-  int64_t main_began_ns_ = 0;  // CPU time of the main thread at the newest progress
+  struct Ran {
+    int64_t at_ns, ran_ns;
+  };
+  std::vector<Ran> ran_;  // CPU times of the main thread at the last ticks
   std::jthread thread_;
 };
 

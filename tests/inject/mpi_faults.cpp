@@ -8,7 +8,7 @@
 //     half   this rank passes half of the count
 //     swap   this rank makes its next call first
 //     slow   this call and all later ones take 300 ms more
-//   FAULT_COUNT=N      counts only calls of N elements
+//   FAULT_COUNT=N      counts only calls of N elements; a barrier of all ranks has 1
 //   FAULT_AFTER=PATH   counts only calls after this file exists
 //   FAULT_DONE=PATH    makes this file at the moment of the fault
 //   FAULT_HOSTS=1      each rank seems to be on a host of its own, rank0, rank1 ...
@@ -155,7 +155,7 @@ int MPI_Bcast(void* data, int count, MPI_Datatype type, int root, MPI_Comm comm)
               [=](int n) { return PMPI_Bcast(data, n, type, root, comm); });
 }
 int MPI_Barrier(MPI_Comm comm) {
-  return meet("MPI_Barrier", 0, nullptr, [=](int) { return PMPI_Barrier(comm); });
+  return meet("MPI_Barrier", int(comm == MPI_COMM_WORLD), nullptr, [=](int) { return PMPI_Barrier(comm); });
 }
 int MPI_Allreduce(const void* send, void* recv, int count, MPI_Datatype type, MPI_Op op,
                   MPI_Comm comm) {

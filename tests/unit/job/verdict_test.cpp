@@ -126,12 +126,12 @@ Flight calls(uint64_t first, std::vector<std::string> texts) {
 
 TEST(Verdict, ARankThatIsStuckInACallIsNamed) {
   std::vector<Flight> flights = {waiting(8), waiting(8), waiting(8)};
-  for (Flight& f : flights) f.main_ran_ns = 900'000'000;
-  flights[2].main_ran_ns = 100'000;
+  for (Flight& f : flights) f.main_ran_ppm = 30'000;
+  flights[2].main_ran_ppm = 30;
   const job::Verdict v = job::find_culprit(ranks(flights), 30);
   EXPECT_EQ(v.rank, 2);
   EXPECT_TRUE(has(v, "does not come back from its call since 30 s: all_reduce of fsdp")) << v.text;
-  flights[0].main_ran_ns = 100'000;  // two that rest prove nothing
+  flights[0].main_ran_ppm = 30;  // two that rest prove nothing
   EXPECT_EQ(job::find_culprit(ranks(flights), 30).rank, -1);
 }
 
