@@ -225,10 +225,11 @@ run_trainer() {
 }
 
 # may_continue PART MAX_PARTS: only 75 means "stopped early with a checkpoint, continue later".
-# Errors would come again. 8 asks not to be continued: stopped by hand, out of budget, or a time
-# limit that leaves no room for a step.
+# Errors would come again, unless a bad node is to blame (jobs/spares.sh sets `lost`). 8 asks not to
+# be continued: stopped by hand, out of budget, or a time limit that leaves no room for a step.
+lost=''
 may_continue() {
-  [ "$rc" = 75 ] || return 1
+  [ "$rc" = 75 ] || [ -n "$lost" ] || return 1
   [ "$1" -lt "$2" ] && return 0
   echo "not continued: part $1 of at most $2 (MAX_PARTS); the last checkpoint is good, submit again to continue" >&2
   return 1

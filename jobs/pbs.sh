@@ -20,6 +20,11 @@
 #   LEAD       seconds between the start of saving and the end of the walltime (300): longer than one step, one evaluation
 #              and one save; at most a quarter of the walltime. 0: the trainer's own clock decides (limits.margin_s)
 #   MAX_PARTS  largest number of parts; the last one has no successor (20)
+#   SPARE_NODES  so many nodes of the select are spare; 0 and more: every node is tested first, and bad ones are left out
+#              (jobs/README.md); unset: no node is tested
+#   MAX_RESTARTS  starts without a node that went bad, in one part (3)
+#   RESTART_S  seconds that such a start needs before the end of the walltime (600); with less a successor is submitted
+#   SELFTEST_S  seconds after which a node that has not passed its test is bad (300)
 #   BIND       core: every rank keeps its own cores, for whole nodes (place=excl). none: for nodes shared with other jobs
 #   LOCAL_DIR  the nodes' own disk, for $TMPDIR (/tmp); unused if PBS sets a TMPDIR per job
 #   TRAINER    the program (build/trainer).   SCRIPT  this file (jobs/pbs.sh)
@@ -66,6 +71,8 @@ fi
 check_number LEAD "$lead" 0
 check_number PART "$part" 1
 check_number MAX_PARTS "$max_parts" 1
+# shellcheck source=jobs/spares.sh
+. "$(dirname "$script")/spares.sh"
 check_program "$trainer"
 check_hosts
 split_words "${OPTIONS:-}"
@@ -90,21 +97,24 @@ threads=${OMP_NUM_THREADS:-1}
 # The hosts are given because an Open MPI built without PBS support does not ask PBS and would start
 # all ranks on this node.
 # --hostfile "$PBS_NODEFILE" would give a host that is listed once a rank per core.
+agent=()
 launch=(--host "$(awk '!n[$1]++ {host[++k] = $1} END {for (i = 1; i <= k; ++i) {printf "%s%s:%d", s, host[i], n[host[i]]; s = ","}}' \
   "$PBS_NODEFILE")")
 # Without PBS support Open MPI starts its helpers on the other nodes by ssh, which many sites close.
 # PBS starts them instead, all from this node, because the others have no copy of $PBS_NODEFILE.
-agent=$(dirname "$script")/pbs_agent.sh
 if [ "$nodes" -gt 1 ] && [ -z "${OMPI_MCA_plm_rsh_agent:-}" ] && command -v pbsdsh >/dev/null &&
   ! ompi_info 2>/dev/null | grep -q 'MCA plm: tm '; then
-  launch+=(--mca plm_rsh_agent "$(realpath "$agent")" --mca plm_rsh_no_tree_spawn 1)
+  agent=(--mca plm_rsh_agent "$(realpath "$(dirname "$script")/pbs_agent.sh")" --mca plm_rsh_no_tree_spawn 1)
+  launch+=("${agent[@]}")
 fi
 bind_ranks "${BIND:-core}" "$threads"
-make_tmpdir "$PBS_JOBID" "$nodes" "${launch[@]}"
+[ -n "${SPARE_NODES:-}" ] || make_tmpdir "$PBS_JOBID" "$nodes" "${launch[@]}"
 
 # PBS gives no warning before the walltime, only a TERM to all processes at its end, which is too
 # late. A timer of this script gives the warning.
 timer=
+limit=9999999999
+time_left() { echo $((limit - SECONDS)); }
 if [[ $walltime =~ ^([0-9]+):([0-9]+):([0-9]+)$ ]]; then
   limit=$((10#${BASH_REMATCH[1]} * 3600 + 10#${BASH_REMATCH[2]} * 60 + 10#${BASH_REMATCH[3]}))
   early=$lead
@@ -122,9 +132,15 @@ fi
 
 echo "job $PBS_JOBID part $part on $(sort -u "$PBS_NODEFILE" | tr '\n' ' ')at $(date -Is): ${words[*]}"
 describe_environment "$trainer"
-run_trainer -np "$(wc -l < "$PBS_NODEFILE")" "${launch[@]}" "${binding[@]}" "${passed_on[@]}" "$trainer" "${words[@]}"
+if [ -n "${SPARE_NODES:-}" ]; then
+  mapfile -t hosts < <(awk '!n[$1]++ {print $1}' "$PBS_NODEFILE")
+  mapfile -t slots < <(awk '!n[$1]++ {host[++k] = $1} END {for (i = 1; i <= k; ++i) print n[host[i]]}' "$PBS_NODEFILE")
+  run_on_good_nodes "$PBS_JOBID"
+else
+  run_trainer -np "$(wc -l < "$PBS_NODEFILE")" "${launch[@]}" "${binding[@]}" "${passed_on[@]}" "$trainer" "${words[@]}"
+fi
 [ -n "$timer" ] && kill "$timer" 2>/dev/null
-remove_tmpdir "$nodes" "${launch[@]}"
+[ -n "${SPARE_NODES:-}" ] || remove_tmpdir "$nodes" "${launch[@]}"
 echo "job $PBS_JOBID part $part ended with $rc at $(date -Is)"
 
 # inherit OPTION ATTRIBUTE [WITHOUT]: gives the successor this job's attribute, from the script or
@@ -163,8 +179,12 @@ if may_continue "$part" "$max_parts"; then
   fi
   # -v gets names alone, and the environment the values, because qsub then keeps commas and quotes.
   export PART=$((part + 1)) MAX_PARTS=$max_parts LEAD=$lead BIND=${BIND:-core} TRAINER=$trainer SCRIPT=$script
+  # A select cannot exclude hosts. If the successor gets these again, it leaves them idle.
+  for name in "${bad[@]}"; do BAD_HOSTS=${BAD_HOSTS:-}${BAD_HOSTS:+,}$name; done
+  export BAD_HOSTS=${BAD_HOSTS:-}
   variables=DECK
-  for name in PART MAX_PARTS LEAD BIND TRAINER SCRIPT OPTIONS LOCAL_DIR TRAINER_MESH_SELECTOR INDEX; do
+  for name in PART MAX_PARTS LEAD BIND TRAINER SCRIPT OPTIONS LOCAL_DIR TRAINER_MESH_SELECTOR INDEX SPARE_NODES MAX_RESTARTS \
+    RESTART_S SELFTEST_S BAD_HOSTS; do
     [ -n "${!name:-}" ] && variables+=",$name"
   done
   # A queue that accepts jobs only from a routing queue refuses this one; the routing queue is tried

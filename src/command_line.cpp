@@ -29,6 +29,7 @@ constexpr const char* kExamples = R"(Examples:
   trainer inputs/emoji.toml --mode plan --ranks 64           memory, traffic and disk on 64 ranks
   trainer runs/emoji --mode caption photo.jpg                caption images with the weights of a run
   trainer inputs/emoji.toml --set optimizer.learning_rate=5e-4 --dir runs/second
+  mpirun -np 64 trainer inputs/emoji.toml --mode selftest    check nodes, network and disk before a run
   trainer --describe optimizer                               explain keys; also a name: --describe adamw
   trainer --list schedule                                    what kind = "..." may be
 )";
@@ -100,6 +101,8 @@ void add_mode_options(CLI::App& app, CommandLine& c) {
   app.add_flag("--cleanup", c.cleanup,
                "after a run that has finished: remove what it wrote into its run directory")
       ->group(run);
+  app.add_flag("--json", c.json, "--mode selftest: print one JSON object instead of a table")
+      ->group(run);
   app.add_flag("--validate", c.validate, "check the deck and stop")->group(run);
   app.add_flag("--files", c.files, "with --validate: look at the files that the deck names as well")
       ->group(run);
@@ -145,7 +148,11 @@ void parse(int argc, char** argv, CLI::App& app, CommandLine& c) {
   if (app.count("--dir") && dir.empty())
     throw CLI::ValidationError("--dir", "is empty; name a directory");
   if (app.count("--dir")) c.set.push_back(config::text_override("run.dir", dir));
-  if (!c.describe_given && c.list.empty() && c.deck.empty()) throw CLI::RequiredError("deck");
+  if (c.json && !modes::mode_named(c.mode).prints_json)
+    throw CLI::ValidationError("--json", "is for --mode selftest");
+  const bool needs_deck = c.validate || !modes::mode_named(c.mode).own_deck;
+  if (!c.describe_given && c.list.empty() && c.deck.empty() && needs_deck)
+    throw CLI::RequiredError("deck");
   for (const auto& [option, paths] : {std::pair("deck", std::vector{c.deck}), {"images", c.images}})
     for (const std::string& path : paths)
       if (const std::string problem = base::path_problem(path); !problem.empty())

@@ -20,6 +20,7 @@ struct CommandLine {
   int fast_dev = 0;   // steps of a trial
   bool validate = false, files = false, describe_given = false;
   bool cleanup = false;  // removes the run directory after success
+  bool json = false;     // prints one JSON object
   // True if one process does all the work, without MPI.
   bool looks() const;
 };

@@ -23,7 +23,11 @@
 namespace {
 
 std::unique_ptr<config::Deck> load(const CommandLine& c, train::Recipe& recipe) {
-  const char* from = modes::mode_named(c.mode).images_from;
+  const modes::Mode& mode = modes::mode_named(c.mode);
+  if (c.deck.empty() && mode.own_deck)
+    return std::make_unique<config::Deck>(
+        config::DeckSource{"the deck of --mode " + c.mode, mode.own_deck, c.set, c.unset}, recipe);
+  const char* from = mode.images_from;
   return std::make_unique<config::Deck>(from && modes::holds_deck(c.deck)
                                             ? modes::read_run_deck(c.deck, from, c.set, c.unset)
                                             : config::read_deck(c.deck, c.set, c.unset),
@@ -53,7 +57,8 @@ modes::Call call_of(const CommandLine& c, const train::Recipe& recipe, config::D
           .ranks = c.ranks,
           .graph = c.graph,
           .cleanup = c.cleanup,
-          .images = c.images};
+          .images = c.images,
+          .json = c.json};
 }
 
 // Explains keys. A name that matches neither a key nor a variant is an error.

@@ -62,6 +62,7 @@ foreach(order forward random)
   set_tests_properties(unit_kernels_on_emulator_${order} PROPERTIES LABELS "unit;cuda"
                        ENVIRONMENT "OMP_WAIT_POLICY=passive;CUDA_ON_CPU_ORDER=${order}")
 endforeach()
+set_tests_properties(unit_kernels_on_emulator_random PROPERTIES COST 600)  # long, so not last and alone
 set_property(TEST unit_kernels_on_emulator_random APPEND PROPERTY ENVIRONMENT CUDA_ON_CPU_SEED=24 CUDA_ON_CPU_PERTURB=24
              CUDA_ON_CPU_WATCH=1)
 

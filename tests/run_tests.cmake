@@ -8,6 +8,11 @@ add_library(mpi_faults MODULE ${CMAKE_CURRENT_SOURCE_DIR}/inject/mpi_faults.cpp)
 target_link_libraries(mpi_faults PRIVATE MPI::MPI_CXX ${CMAKE_DL_LIBS})
 set_target_properties(mpi_faults PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
 
+# A library that makes the machine of a rank faulty (selftest_test.py, jobs on several nodes).
+add_library(machine MODULE ${CMAKE_CURRENT_SOURCE_DIR}/inject/machine.cpp)
+target_link_libraries(machine PRIVATE MPI::MPI_CXX ${CMAKE_DL_LIBS})
+set_target_properties(machine PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+
 # Lets waiting ranks of these scripts rest. Programs in tests/mpi exchange so often that they would
 # take three times as long. The runtime of sanitizers must be the first library.
 set(run_environment "${TRAINER_MPI_ENVIRONMENT}")
@@ -38,7 +43,9 @@ foreach(script IN LISTS run_scripts)
   endif()
   add_test(NAME run_${name}_mpi4 COMMAND /usr/bin/python3 ${script})
   set_tests_properties(run_${name}_mpi4 PROPERTIES LABELS run SKIP_RETURN_CODE 77
-                       ENVIRONMENT "TRAINER=$<TARGET_FILE:trainer>;INJECT_LIBRARY=$<TARGET_FILE:inject>;FAULT_LIBRARY=$<TARGET_FILE:mpi_faults>;${run_environment}")
+                       ENVIRONMENT "TRAINER=$<TARGET_FILE:trainer>;INJECT_LIBRARY=$<TARGET_FILE:inject>;${run_environment}")
+  set_property(TEST run_${name}_mpi4 APPEND PROPERTY ENVIRONMENT "MACHINE_LIBRARY=$<TARGET_FILE:machine>"
+               "FAULT_LIBRARY=$<TARGET_FILE:mpi_faults>")
 endforeach()
 
 set_tests_properties(run_slurm_test_mpi4 PROPERTIES COST 1000)  # first, because it mostly waits
@@ -46,10 +53,13 @@ if(TEST run_clang_test_mpi4)
   set_tests_properties(run_clang_test_mpi4 PROPERTIES COST 900)  # long, so not last and alone
 endif()
 # The longest scripts start next, so that none runs alone at the end.
-foreach(name stops_test report_test continued_test cuda_test resume_test bundle_test pbs_test)
-  set_tests_properties(run_${name}_mpi4 PROPERTIES COST 500)
+foreach(name torture_test pbs_test cuda_test cuda_watch_test stops_test resume_test init_test eval_mode_test docs_test decks_test
+             cuda_combinations_test continued_test report_test bundle_test)
+  if(TEST run_${name}_mpi4)  # sanitizers leave some out
+    set_tests_properties(run_${name}_mpi4 PROPERTIES COST 500)
+  endif()
 endforeach()
-foreach(script cuda_test cuda_figures_test cuda_combinations_test classifier_test)
+foreach(script cuda_test cuda_figures_test cuda_combinations_test classifier_test group_norm_test)
   set_property(TEST run_${script}_mpi4 APPEND PROPERTY ENVIRONMENT "TRAINER_ON_EMULATOR=$<TARGET_FILE:trainer_on_emulator>")
 endforeach()
 

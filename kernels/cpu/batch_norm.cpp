@@ -6,76 +6,12 @@
 #include <algorithm>
 #include <cmath>
 
-#include "base/narrow.hpp"
-#include "kernels/cpu/parallel.hpp"
+#include "kernels/cpu/norm_factors.hpp"
 #include "kernels/cpu/row_blocks.hpp"
 #include "kernels/cpu/vector_table.hpp"
 
 namespace kernels {
 namespace {
-
-// Numbers per column begin on whole vectors and have whole vectors.
-int64_t padded(int64_t columns) { return base::round_up(columns, 16); }
-
-// Parts of a queue's scratch.
-class Room {
- public:
-  Room(Queue& queue, int64_t bytes)
-      : at_(static_cast<char*>(queue.scratch(size_t(bytes)))), bytes_(bytes) {}
-  template <class T>
-  T* take(int64_t count) {
-    CHECK((bytes_ -= count * int64_t(sizeof(T))) >= 0);
-    T* p = reinterpret_cast<T*>(at_);
-    at_ += count * int64_t(sizeof(T));
-    return p;
-  }
-  // Returns zeros.
-  float* table(int64_t count) {
-    float* p = take<float>(count);
-    std::fill(p, p + count, 0.0f);
-    return p;
-  }
-
- private:
-  char* at_;
-  int64_t bytes_;
-};
-
-float scale_of(const BatchNormValues& v, int64_t j) {
-  return v.scale.none() ? 1 : v.scale.f32()[j];
-}
-
-// norm(x) = x * factor + shift. Every op forms these numbers alike, so that backward finds the
-// zeros of the ReLU that forward had.
-struct Factors {
-  float *factor, *shift;  // [groups, stride]
-  int64_t stride;
-
-  Factors(const BatchNormValues& v, int64_t groups, int64_t columns, Room& room)
-      : factor(room.table(groups * padded(columns))),
-        shift(room.table(groups * padded(columns))),
-        stride(padded(columns)) {
-    for (int64_t g = 0; g < groups; ++g)
-      for (int64_t j = 0; j < columns; ++j) {
-        const float f = v.rstd.f32()[g * columns + j] * scale_of(v, j);
-        factor[g * stride + j] = f;
-        shift[g * stride + j] =
-            std::fma(-v.mean.f32()[g * columns + j], f, v.bias.none() ? 0.0f : v.bias.f32()[j]);
-      }
-  }
-};
-
-// Calls f(group, begin, end) for rows [begin, end) of all groups' rows, within one group each.
-template <class F>
-void for_group_rows(const Queue& queue, int64_t groups, int64_t rows, int64_t columns, const F& f) {
-  for_ranges(queue, groups * rows, groups * rows * columns, 1, [&](int64_t r, int64_t end) {
-    while (r < end) {
-      const int64_t g = r / rows, last = std::min(end, (g + 1) * rows);
-      f(g, r, last);
-      r = last;
-    }
-  });
-}
 
 // Computes sums [parts, 2, columns]. sum(part, first row, rows, first, second) adds rows of a block
 // to sums of whole vectors. The sums of blocks are added in order.
@@ -83,7 +19,7 @@ template <class Sum>
 void sum_blocks(const View& out, int64_t parts, int64_t rows, int64_t columns, double* partial,
                 Queue& queue, const Sum& sum) {
   const RowBlocks blocks(rows);
-  const int64_t count = blocks.count(), stride = padded(columns);
+  const int64_t count = blocks.count(), stride = padded_columns(columns);
   for_ranges(queue, parts * count, parts * rows * columns, 1, [&](int64_t b, int64_t end) {
     for (; b < end; ++b) {
       double* first = partial + b * 2 * stride;
@@ -105,25 +41,15 @@ void sum_blocks(const View& out, int64_t parts, int64_t rows, int64_t columns, d
   });
 }
 
-// Before a store, processors read the line of memory that it changes, unless whole lines are stored
-// past the caches. That pays for results that are larger than the caches.
-constexpr int64_t kLargeResult = int64_t{8} << 20;  // bytes
-
-bool streams_past_caches(const View& y, int64_t columns) {
-  constexpr int64_t kLine = 64;
-  return y.bytes() >= kLargeResult && reinterpret_cast<uintptr_t>(y.data) % kLine == 0 &&
-         columns * device::size_of(y.type) % kLine == 0;
-}
-
 int64_t doubles_of_blocks(int64_t parts, int64_t rows, int64_t columns) {
-  return parts * RowBlocks(rows).count() * 2 * padded(columns);
+  return parts * RowBlocks(rows).count() * 2 * padded_columns(columns);
 }
 
 }  // namespace
 
 void run_cpu(const BatchNormSums& a, Queue& queue) {
   const int64_t count = doubles_of_blocks(a.parts, a.rows, a.columns);
-  double* partial = Room(queue, count * 8).take<double>(count);
+  double* partial = NormRoom(queue, count * 8).take<double>(count);
   vector_table().with(a.x.type, [&](const auto& loops, auto element) {
     const auto* x = static_cast<const decltype(element)*>(a.x.data);
     sum_blocks(a.sums, a.parts, a.rows, a.columns, partial, queue,
@@ -174,9 +100,10 @@ void run_cpu(const BatchNormRunning& a, Queue&) {
 void run_cpu(const BatchNormForward& a, Queue& queue) {
   const int64_t n = a.columns;
   const bool two = !a.shortcut_norm.mean.none();
-  Room room(queue, (two ? 4 : 2) * a.groups * padded(n) * 4);
-  const Factors own(a.norm, a.groups, n, room);
-  const Factors other = two ? Factors(a.shortcut_norm, a.groups, n, room) : Factors(own);
+  NormRoom room(queue, (two ? 4 : 2) * a.groups * padded_columns(n) * 4);
+  const NormFactors own(a.norm, a.groups, n, room, queue);
+  const NormFactors other =
+      two ? NormFactors(a.shortcut_norm, a.groups, n, room, queue) : NormFactors(own);
   const bool streams = streams_past_caches(a.y, n) && a.y.data != a.x.data;
   vector_table().with(a.y.type, [&](const auto& loops, auto element) {
     using T = decltype(element);
@@ -199,10 +126,11 @@ void run_cpu(const BatchNormForward& a, Queue& queue) {
 }
 
 void run_cpu(const BatchNormBackwardSums& a, Queue& queue) {
-  const int64_t n = a.columns, stride = padded(n), count = doubles_of_blocks(a.parts, a.rows, n);
-  Room room(queue, count * 8 + 3 * a.groups * stride * 4);
+  const int64_t n = a.columns, stride = padded_columns(n),
+                count = doubles_of_blocks(a.parts, a.rows, n);
+  NormRoom room(queue, count * 8 + 3 * a.groups * stride * 4);
   double* partial = room.take<double>(count);
-  const Factors factors(a.norm, a.groups, n, room);
+  const NormFactors factors(a.norm, a.groups, n, room, queue);
   float* mean = room.table(a.groups * stride);
   for (int64_t g = 0; g < a.groups; ++g)
     std::copy_n(a.norm.mean.f32() + g * n, n, mean + g * stride);
@@ -236,9 +164,9 @@ void run_cpu(const BatchNormBackwardSums& a, Queue& queue) {
 }
 
 void run_cpu(const BatchNormBackward& a, Queue& queue) {
-  const int64_t n = a.columns, stride = padded(n);
-  Room room(queue, 4 * a.groups * stride * 4);
-  const Factors factors(a.norm, a.groups, n, room);
+  const int64_t n = a.columns, stride = padded_columns(n);
+  NormRoom room(queue, 4 * a.groups * stride * 4);
+  const NormFactors factors(a.norm, a.groups, n, room, queue);
   float *slope = room.table(a.groups * stride), *offset = room.table(a.groups * stride);
   for (int64_t g = 0; !a.sums.none() && g < a.groups; ++g)
     for (int64_t j = 0; j < n; ++j) {
@@ -270,14 +198,19 @@ void run_cpu(const BatchNormBackward& a, Queue& queue) {
   });
 }
 
-void run_cpu(const BatchNormGradients& a, Queue&) {
+// Adds part after part, so that memory is read in order. A sum has the same order either way.
+void run_cpu(const BatchNormGradients& a, Queue& queue) {
   const int64_t n = a.columns;
+  double* sum = static_cast<double*>(queue.scratch(size_t(n) * sizeof(double)));
   auto add = [&](const View& out, int64_t which, Write write) {
-    for (int64_t j = 0; !out.none() && j < n; ++j) {
-      double sum = 0;
-      for (int64_t p = 0; p < a.parts; ++p) sum += a.sums.f64()[(2 * p + which) * n + j];
-      out.f32()[j] = (write == Write::accumulate ? out.f32()[j] : 0.0f) + float(sum);
+    if (out.none()) return;
+    std::fill(sum, sum + n, 0.0);
+    for (int64_t p = 0; p < a.parts; ++p) {
+      const double* of_part = a.sums.f64() + (2 * p + which) * n;
+      for (int64_t j = 0; j < n; ++j) sum[j] += of_part[j];
     }
+    for (int64_t j = 0; j < n; ++j)
+      out.f32()[j] = (write == Write::accumulate ? out.f32()[j] : 0.0f) + float(sum[j]);
   };
   add(a.dbias, 0, a.bias_write);
   add(a.dscale, 1, a.scale_write);

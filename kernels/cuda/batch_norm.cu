@@ -1,82 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA implementation of batch normalisation. A thread has a pack of columns, whose numbers it
-// keeps in registers while it walks over rows of one group. Sums over rows are f64: the threads of
-// a block add in order, then the blocks.
-#include "base/narrow.hpp"
-#include "kernels/batch_norm.hpp"
-#include "kernels/cuda/floats.cuh"
+// CUDA implementation of batch normalisation. norm_rows.cuh has its loops over rows. Sums over rows
+// are f64: the threads of a block add in order, then the blocks.
+#include "kernels/cuda/norm_rows.cuh"
 
 namespace kernels {
 namespace {
-
-// ---- numbers of a column
-struct ColumnValues {
-  const float *mean, *rstd, *scale, *bias;  // scale and bias may be null; mean: 1 and 0 if null
-  int64_t columns;
-
-  static ColumnValues of(const BatchNormValues& v, int64_t columns) {
-    auto pointer = [](const View& view) { return view.none() ? nullptr : view.f32(); };
-    return {pointer(v.mean), pointer(v.rstd), pointer(v.scale), pointer(v.bias), columns};
-  }
-  __device__ float factor(int64_t group, int64_t j) const {
-    if (!mean) return 1;
-    return rstd[group * columns + j] * (scale ? scale[j] : 1.0f);
-  }
-  // norm(x) = x * factor + shift. All kernels form it alike, so that backward finds the zeros of
-  // the ReLU that forward had.
-  __device__ float shift(int64_t group, int64_t j, float factor_of_j) const {
-    if (!mean) return 0;
-    return fmaf(-mean[group * columns + j], factor_of_j, bias ? bias[j] : 0.0f);
-  }
-};
-
-// ---- loops over rows
-constexpr int kColumnPack = 4, kRowThreads = 256, kRowsOfThread = 8;
-
-// A block has `across` packs of columns and `down` rows at a time.
-struct RowGrid {
-  int across, down;
-  int64_t packs, blocks_across, chunk, chunks;  // chunk: rows of a block, within one group
-
-  RowGrid(int64_t rows, int64_t columns, int pack)
-      : packs(base::ceil_div(columns, pack)), blocks_across(base::ceil_div(packs, kRowThreads)) {
-    across = int(std::min<int64_t>(packs, kRowThreads));
-    down = kRowThreads / across;
-    chunk = int64_t(down) * kRowsOfThread;
-    chunks = base::ceil_div(rows, chunk);
-  }
-};
-
-template <bool kAligned, int N, class Body>
-__global__ void __launch_bounds__(kRowThreads)
-    each_row_of_group(Body body, int64_t rows, int64_t columns, int64_t chunk, int64_t chunks) {
-  const int64_t j = (int64_t(blockIdx.y) * blockDim.x + threadIdx.x) * N;
-  if (j >= columns) return;
-  const int64_t group = blockIdx.x / chunks, first = blockIdx.x % chunks * chunk;
-  const int64_t end = first + chunk < rows ? first + chunk : rows;
-  const auto numbers = body.template numbers<N>(group, j, columns - j);
-  for (int64_t r = first + threadIdx.y; r < end; r += blockDim.y)
-    body.template run<kAligned, N>(numbers, (group * rows + r) * columns + j, columns - j);
-}
-
-template <class Body>
-void for_rows_of_groups(const Body& body, int64_t groups, int64_t rows, int64_t columns,
-                        std::initializer_list<View> views, Queue& queue) {
-  if (rows == 0) return;
-  auto start = [&](auto* kernel, int pack) {
-    const RowGrid grid(rows, columns, pack);
-    const dim3 blocks(blocks_for(groups * grid.chunks, 1).x, unsigned(grid.blocks_across));
-    launch(kernel, blocks, dim3(unsigned(grid.across), unsigned(grid.down)), 0, queue, body, rows,
-           columns, grid.chunk, grid.chunks);
-  };
-  bool aligned = true;
-  for (const View& v : views)
-    aligned = aligned && (v.none() || packs_fit(kColumnPack, columns, {v}));
-  if (aligned)
-    start(each_row_of_group<true, kColumnPack, Body>, kColumnPack);
-  else
-    start(each_row_of_group<false, 1, Body>, 1);
-}
 
 // ---- forward
 template <class T>
@@ -203,7 +131,7 @@ __global__ void __launch_bounds__(kWarp* kSumTurns)
 }
 
 // sums[part][k] = the sum over the part's blocks, in order, for k < 2 * columns
-__global__ void __launch_bounds__(kRowThreads)
+__global__ void __launch_bounds__(kGroupedRowThreads)
     add_sum_blocks(double* sums, const double* partial, int64_t blocks, int64_t width,
                    int64_t count) {
   const int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -221,8 +149,8 @@ void sum_parts(const Body& body, const View& sums, int64_t parts, int64_t rows, 
   auto* partial = static_cast<double*>(queue.scratch(scratch));
   launch(sum_rows<Body>, dim3(blocks_for(parts * cuts.count(), 1).x, blocks_for(columns, kWarp).x),
          dim3(kWarp, kSumTurns), 0, queue, body, rows, columns, cuts.block, cuts.count(), partial);
-  launch(add_sum_blocks, blocks_for(sums.count, kRowThreads), dim3(kRowThreads), 0, queue,
-         sums.f64(), partial, cuts.count(), 2 * columns, sums.count);
+  launch(add_sum_blocks, blocks_for(sums.count, kGroupedRowThreads), dim3(kGroupedRowThreads), 0,
+         queue, sums.f64(), partial, cuts.count(), 2 * columns, sums.count);
 }
 
 template <class T>
@@ -269,7 +197,7 @@ struct GradientSumBody {
 };
 
 // ---- numbers per column
-__global__ void __launch_bounds__(kRowThreads)
+__global__ void __launch_bounds__(kGroupedRowThreads)
     form_statistics(float* mean, float* rstd, double* moments, const double* sums, int64_t groups,
                     int64_t parts, int64_t columns, double count, float eps) {
   const int64_t j = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -292,7 +220,7 @@ __global__ void __launch_bounds__(kRowThreads)
   }
 }
 
-__global__ void __launch_bounds__(kRowThreads)
+__global__ void __launch_bounds__(kGroupedRowThreads)
     take_running(float* mean, float* rstd, const float* running_mean, const float* running_variance,
                  int64_t columns, float eps) {
   const int64_t j = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -301,7 +229,7 @@ __global__ void __launch_bounds__(kRowThreads)
   rstd[j] = float(1 / sqrt(double(running_variance[j]) + double(eps)));
 }
 
-__global__ void __launch_bounds__(kRowThreads)
+__global__ void __launch_bounds__(kGroupedRowThreads)
     update_running(float* mean, float* variance, float* batches, const double* moments,
                    int64_t columns, double decay, double weight) {
   const int64_t j = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -311,7 +239,7 @@ __global__ void __launch_bounds__(kRowThreads)
   variance[j] = float(decay * double(variance[j]) + weight * moments[columns + j]);
 }
 
-__global__ void __launch_bounds__(kRowThreads)
+__global__ void __launch_bounds__(kGroupedRowThreads)
     add_gradients(float* dscale, float* dbias, const double* sums, int64_t parts, int64_t columns,
                   bool add_scale, bool add_bias) {
   const int64_t j = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -325,43 +253,38 @@ __global__ void __launch_bounds__(kRowThreads)
   if (dscale) dscale[j] = (add_scale ? dscale[j] : 0.0f) + float(of_scale);
 }
 
-template <class T>
-T* pointer(const View& v) {
-  return v.none() ? nullptr : static_cast<T*>(v.data);
-}
-
 }  // namespace
 
 void run_cuda(const BatchNormSums& a, Queue& queue) {
   with_activation(a.x.type, [&](auto element) {
     using T = decltype(element);
-    sum_parts(SumBody<T>{pointer<T>(a.x)}, a.sums, a.parts, a.rows, a.columns, cuda_scratch(a),
+    sum_parts(SumBody<T>{pointer_of<T>(a.x)}, a.sums, a.parts, a.rows, a.columns, cuda_scratch(a),
               queue);
   });
 }
 
 void run_cuda(const BatchNormStatistics& a, Queue& queue) {
-  const dim3 grid = blocks_for(a.columns, kRowThreads);
+  const dim3 grid = blocks_for(a.columns, kGroupedRowThreads);
   if (a.sums.none())
-    return launch(take_running, grid, dim3(kRowThreads), 0, queue, a.mean.f32(), a.rstd.f32(),
-                  a.running_mean.f32(), a.running_variance.f32(), a.columns, a.eps);
-  launch(form_statistics, grid, dim3(kRowThreads), 0, queue, a.mean.f32(), a.rstd.f32(),
-         pointer<double>(a.moments), a.sums.f64(), a.groups, a.parts, a.columns, double(a.count),
+    return launch(take_running, grid, dim3(kGroupedRowThreads), 0, queue, a.mean.f32(),
+                  a.rstd.f32(), a.running_mean.f32(), a.running_variance.f32(), a.columns, a.eps);
+  launch(form_statistics, grid, dim3(kGroupedRowThreads), 0, queue, a.mean.f32(), a.rstd.f32(),
+         pointer_of<double>(a.moments), a.sums.f64(), a.groups, a.parts, a.columns, double(a.count),
          a.eps);
 }
 
 void run_cuda(const BatchNormRunning& a, Queue& queue) {
-  launch(update_running, blocks_for(a.columns, kRowThreads), dim3(kRowThreads), 0, queue,
-         a.mean.f32(), a.variance.f32(), pointer<float>(a.batches), a.moments.f64(), a.columns,
-         a.decay, a.weight);
+  launch(update_running, blocks_for(a.columns, kGroupedRowThreads), dim3(kGroupedRowThreads), 0,
+         queue, a.mean.f32(), a.variance.f32(), pointer_of<float>(a.batches), a.moments.f64(),
+         a.columns, a.decay, a.weight);
 }
 
 void run_cuda(const BatchNormForward& a, Queue& queue) {
   with_activation(a.y.type, [&](auto element) {
     using T = decltype(element);
-    const ForwardBody<T> body{pointer<T>(a.y),
-                              pointer<T>(a.x),
-                              pointer<T>(a.shortcut),
+    const ForwardBody<T> body{pointer_of<T>(a.y),
+                              pointer_of<T>(a.x),
+                              pointer_of<T>(a.shortcut),
                               ColumnValues::of(a.norm, a.columns),
                               ColumnValues::of(a.shortcut_norm, a.columns),
                               a.relu};
@@ -372,10 +295,10 @@ void run_cuda(const BatchNormForward& a, Queue& queue) {
 void run_cuda(const BatchNormBackwardSums& a, Queue& queue) {
   with_activation(a.dy.type, [&](auto element) {
     using T = decltype(element);
-    const GradientSumBody<T> body{pointer<T>(a.g),    pointer<T>(a.dy),
-                                  pointer<T>(a.add),  pointer<T>(a.y),
-                                  pointer<T>(a.x),    ColumnValues::of(a.norm, a.columns),
-                                  a.parts / a.groups, a.relu};
+    const GradientSumBody<T> body{pointer_of<T>(a.g),   pointer_of<T>(a.dy),
+                                  pointer_of<T>(a.add), pointer_of<T>(a.y),
+                                  pointer_of<T>(a.x),   ColumnValues::of(a.norm, a.columns),
+                                  a.parts / a.groups,   a.relu};
     sum_parts(body, a.sums, a.parts, a.rows, a.columns, cuda_scratch(a), queue);
   });
 }
@@ -383,11 +306,11 @@ void run_cuda(const BatchNormBackwardSums& a, Queue& queue) {
 void run_cuda(const BatchNormBackward& a, Queue& queue) {
   with_activation(a.dx.type, [&](auto element) {
     using T = decltype(element);
-    const BackwardBody<T> body{pointer<T>(a.dx),
-                               pointer<T>(a.dy),
-                               pointer<T>(a.x),
+    const BackwardBody<T> body{pointer_of<T>(a.dx),
+                               pointer_of<T>(a.dy),
+                               pointer_of<T>(a.x),
                                ColumnValues::of(a.norm, a.columns),
-                               pointer<double>(a.sums),
+                               pointer_of<double>(a.sums),
                                double(a.count),
                                a.relu};
     for_rows_of_groups(body, a.groups, a.rows, a.columns, {a.dx, a.dy, a.x}, queue);
@@ -395,9 +318,9 @@ void run_cuda(const BatchNormBackward& a, Queue& queue) {
 }
 
 void run_cuda(const BatchNormGradients& a, Queue& queue) {
-  launch(add_gradients, blocks_for(a.columns, kRowThreads), dim3(kRowThreads), 0, queue,
-         pointer<float>(a.dscale), pointer<float>(a.dbias), a.sums.f64(), a.parts, a.columns,
-         a.scale_write == Write::accumulate, a.bias_write == Write::accumulate);
+  launch(add_gradients, blocks_for(a.columns, kGroupedRowThreads), dim3(kGroupedRowThreads), 0,
+         queue, pointer_of<float>(a.dscale), pointer_of<float>(a.dbias), a.sums.f64(), a.parts,
+         a.columns, a.scale_write == Write::accumulate, a.bias_write == Write::accumulate);
 }
 
 }  // namespace kernels

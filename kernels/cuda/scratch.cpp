@@ -17,6 +17,7 @@
 #include "kernels/cuda/launch_shapes.hpp"
 #include "kernels/embedding.hpp"
 #include "kernels/gemm.hpp"
+#include "kernels/group_norm.hpp"
 #include "kernels/layer_norm.hpp"
 #include "kernels/lion_update.hpp"
 #include "kernels/momentum_update.hpp"
@@ -65,6 +66,9 @@ size_t scratch_of_batch_norm(const Args& a) {
 }  // namespace
 size_t cuda_scratch(const BatchNormSums& a) { return scratch_of_batch_norm(a); }
 size_t cuda_scratch(const BatchNormBackwardSums& a) { return scratch_of_batch_norm(a); }
+size_t cuda_scratch(const GroupNormBackward& a) {
+  return size_t(2 * a.images * a.groups) * sizeof(float);
+}
 
 size_t cuda_scratch(const EmbeddingBackward& a) {
   return size_t(EmbeddingPlan(a.rows, a.vocabulary, a.width).bytes());

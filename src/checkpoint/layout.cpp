@@ -2,6 +2,7 @@
 #include "checkpoint/layout.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <set>
 
 #include "checkpoint/checksum.hpp"
@@ -35,6 +36,19 @@ int64_t metadata_room(const State& state, const FileLayout& layout) {
   for (const auto& [name, text] : state.texts)
     if (name != "deck") bytes += 128 + int64_t(name.size() + text.size());
   return base::round_up(bytes, kAlignment);
+}
+
+// Returns the end of the file by its superblock, which lies behind the user block. Files with the
+// formats of HDF5 1.8 have superblocks of version 2, and addresses of 8 bytes.
+int64_t stated_end(const std::string& image) {
+  constexpr size_t kVersion = 8, kBytesOfAddress = 9, kEnd = 28;
+  CHECK(image.size() >= size_t(kUserBlock) + kEnd + 8, "a file of {} bytes", image.size());
+  const char* superblock = image.data() + kUserBlock;
+  CHECK(superblock[kVersion] == 2 && superblock[kBytesOfAddress] == 8,
+        "an HDF5 file with a superblock of version {}", int(superblock[kVersion]));
+  int64_t end = 0;
+  std::memcpy(&end, superblock + kEnd, sizeof end);
+  return end;
 }
 
 }  // namespace
@@ -142,7 +156,6 @@ std::string make_structure(const std::string& name, const State& state, FileLayo
     if (bytes == 0) return offset;
     CHECK(offset >= kUserBlock, "{}: a dataset has no place in the file", name);
     layout.data_begin = std::min(layout.data_begin, offset);
-    // HDF5 frees the unused space behind the last dataset on close, so the file ends there.
     layout.file_bytes = std::max(layout.file_bytes, offset + bytes);
     return offset;
   };
@@ -164,7 +177,11 @@ std::string make_structure(const std::string& name, const State& state, FileLayo
       "/checksums", "how",
       std::string("XXH3-64. blocks: of every 1 MiB of each dataset's bytes, datasets by path. "
                   "tensors: of the block hashes of each. file: of the hashes of all tensors."));
-  return file.close_to_image();
+  std::string image = file.close_to_image();
+  // HDF5 frees the unused space behind the last dataset on close. Metadata for which there was no
+  // room elsewhere lies there, and belongs to the file.
+  layout.file_bytes = std::max(layout.file_bytes, stated_end(image));
+  return image;
 }
 
 int64_t planned_dataset_bytes(const std::vector<shard::TensorSlice>& tensors) {

@@ -147,7 +147,7 @@ std::string omp_threads_advice(const char* value, int threads) {
       base::quoted(value, 40), number ? "" : "no number of threads, and ", threads);
 }
 
-void print_binding(comm::Comm& world, const std::string& host, int threads) {
+std::vector<RankCores> gather_cores(comm::Comm& world, const std::string& host, int threads) {
   const std::set<int> cores = cores_of(bound_cpus());
   std::vector<std::string> all = world.gather_text(fmt::format(
       "{} {} {} {}", host, cores_of_node(), threads, fmt::join(cores.begin(), cores.end(), ",")));
@@ -162,6 +162,11 @@ void print_binding(comm::Comm& world, const std::string& host, int threads) {
       r.cores.insert(std::atoi(core.c_str()));
     ranks.push_back(std::move(r));
   }
+  return ranks;
+}
+
+void print_binding(comm::Comm& world, const std::string& host, int threads) {
+  const std::vector<RankCores> ranks = gather_cores(world, host, threads);
   if (world.rank() != 0) return;
   for (const std::string& line : binding_advice(ranks)) base::log::line("binding  {}", line);
   const std::string advice = omp_threads_advice(std::getenv("OMP_NUM_THREADS"), threads);

@@ -38,6 +38,8 @@ struct RankCores {
   int node_cores = 0;   // cores of this host that the job may use, as far as the rank can see
   int threads = 0;
 };
+// Returns the cores of every rank, by rank. All ranks call.
+std::vector<RankCores> gather_cores(comm::Comm& world, const std::string& host, int threads);
 // Returns a line for each host whose ranks leave cores idle or share cores, with the way out. Hosts
 // with equal problems share a line.
 std::vector<std::string> binding_advice(const std::vector<RankCores>& ranks);

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "nn/batch_norm.hpp"
+#include "nn/group_norm.hpp"
 #include "nn/layers.hpp"
 #include "shard/parameter.hpp"
 
@@ -86,6 +86,13 @@ class ParameterList {
     n.running_mean = add_state(path + ".running_mean", {width}, zeros());
     n.running_variance = add_state(path + ".running_var", {width}, ones());
     n.batches = add_state(path + ".num_batches_tracked", {}, zeros());
+    return n;
+  }
+  // Adds a group norm with the same names, as published programs do. It has no states.
+  nn::GroupNorm group_norm(const std::string& path, int64_t width, bool zero_scale = false) {
+    nn::GroupNorm n{.width = width};
+    n.scale = add(path + ".weight", {width}, zero_scale ? zeros() : ones());
+    n.bias = add(path + ".bias", {width}, zeros());
     return n;
   }
   // Adds the hidden and the output product of an MLP: Xavier kernels, biases N(0, 1e-6^2).

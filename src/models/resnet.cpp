@@ -48,6 +48,12 @@ ResnetTrunk::Unit ResnetTrunk::add_unit(ParameterList& list, const std::string& 
       config_.init == ResnetInit::uniform
           ? ParameterList::uniform_fan_in(fan_in)
           : ParameterList::normal(std::sqrt(2.0 / double(shape.out * k * k))));
+  if (config_.norm == ResnetNorm::group) {
+    nn::GroupNorm gn = list.group_norm("trunk/" + norm, shape.out, zero_scale);
+    gn.groups = config_.norm_groups;
+    gn.eps = config_.eps;
+    return {shape, gn};
+  }
   nn::BatchNorm bn = list.batch_norm("trunk/" + norm, shape.out, zero_scale);
   bn.group_examples = config_.group_examples;
   bn.eps = config_.eps;
@@ -212,7 +218,7 @@ View ResnetTrunk::pixels(nn::Context& ctx, View images) const {
 
 // Runs the convolution and measures its output, which is saved if `save`. Returns it.
 View ResnetTrunk::run_unit(nn::Context& ctx, const Unit& unit, View x, const ImageSize& size,
-                           bool save, nn::BatchNorm::Call call, UnitKept& kept) const {
+                           bool save, nn::BatchNormCall call, UnitKept& kept) const {
   kept.size = unit.convolution.output_size(size);
   kept.c = ctx.make_activation(save, ctx.batch * kept.size.pixels() * unit.convolution.out);
   unit.convolution.forward(ctx, x, size, kept.c);
@@ -262,7 +268,7 @@ void ResnetTrunk::forward_stem(nn::Context& ctx, ResnetPass& pass, bool save) co
 
 // Computes y. `save`: the outputs of convolutions outlive the block.
 void ResnetTrunk::forward_layer(nn::Context& ctx, const Layer& layer, LayerKept& kept, bool save,
-                                nn::BatchNorm::Call call) const {
+                                nn::BatchNormCall call) const {
   device::Arena::Scope scope(ctx.arena);
   View x = kept.x;
   ImageSize size = kept.size;
@@ -343,7 +349,7 @@ void ResnetTrunk::make_stem(nn::Context& ctx, const Spare& spare, ResnetPass& pa
     kept.size = {in.per_example, in.height, in.width};
     kept.pooled = pooled_size(kept.size);
     const int64_t elements = ctx.batch * kept.pooled.pixels() * config_.width;
-    kept.unit.statistics = stem_.norm.make_saved(ctx, true);
+    kept.unit.statistics = stem_.norm.make_saved(ctx, true, kept.size);
     if (ctx.keep) kept.place = ctx.arena.save(elements, DType::u8);
     kept.y = ctx.keep ? ctx.make_activation(true, elements) : spare[g][0].slice(0, elements);
   }
@@ -367,8 +373,9 @@ void ResnetTrunk::make_layer_kept(nn::Context& ctx, size_t number, const Spare& 
       kept.size = before.units[layers_[number - 1].units.size() - 1].size;
     }
     for (size_t u = 0; u < layer.units.size(); ++u)
-      kept.units[u].statistics = layer.units[u].norm.make_saved(ctx, true);
-    if (layer.shortcut) kept.shortcut.statistics = layer.shortcut->norm.make_saved(ctx, true);
+      kept.units[u].statistics = layer.units[u].norm.make_saved(ctx, true, kept.size);
+    if (layer.shortcut)
+      kept.shortcut.statistics = layer.shortcut->norm.make_saved(ctx, true, kept.size);
     const int64_t elements =
         ctx.batch * output_size(layer, kept.size).pixels() * layer.units.back().convolution.out;
     if (ctx.keep && keeps_output(layer)) {

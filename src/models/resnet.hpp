@@ -14,14 +14,18 @@
 
 #include "models/block_scope.hpp"
 #include "models/trunk.hpp"
-#include "nn/batch_norm.hpp"
 #include "nn/convolution.hpp"
+#include "nn/image_norm.hpp"
 
 namespace models {
 
 // The initial values of convolutions: torch's default rule, which published self-supervised runs
 // begin from, or torchvision's (ssl.md 1.5).
 enum class ResnetInit { uniform, kaiming };
+
+// The values that share mean and variance: those of a channel in a group of examples, or those of
+// a group of channels in an image.
+enum class ResnetNorm { batch, group };
 
 struct ResnetConfig {
   std::array<int64_t, 4> blocks{3, 4, 6, 3};  // of each stage
@@ -33,6 +37,8 @@ struct ResnetConfig {
   float eps = 1e-5f, momentum = 0.1f;  // likewise
   ResnetInit init = ResnetInit::uniform;
   bool zero_last_scale = false;  // the last scale of each block begins at 0
+  ResnetNorm norm = ResnetNorm::batch;
+  int64_t norm_groups = 32;  // of channels, of group norm
 };
 
 class ResnetTrunk : public Trunk {
@@ -41,7 +47,7 @@ class ResnetTrunk : public Trunk {
 
   struct Unit {
     nn::Convolution convolution;
-    nn::BatchNorm norm;
+    nn::ImageNorm norm;
   };
   struct Layer {
     int block = 0;
@@ -54,7 +60,7 @@ class ResnetTrunk : public Trunk {
   struct UnitKept {
     View c;  // the convolution's output
     nn::ImageSize size;
-    nn::BatchNorm::Saved statistics;
+    nn::ImageNorm::Saved statistics;
   };
   struct LayerKept {
     nn::ImageSize size;  // of x
@@ -101,7 +107,7 @@ class ResnetTrunk : public Trunk {
   std::string feature_tap() const override { return "flatten"; }
   void take_bytes(const kernels::PixelRange& range) override { bytes_ = range; }
   std::string changing_arguments() const override {
-    return "batch norm exchanges sums between ranks";
+    return config_.norm == ResnetNorm::batch ? "batch norm exchanges sums between ranks" : "";
   }
   int64_t forward_flops(std::span<const ImageGroup> groups) const override;
   int64_t input_flops(std::span<const ImageGroup> groups) const override;
@@ -116,14 +122,14 @@ class ResnetTrunk : public Trunk {
 
   View pixels(nn::Context& ctx, View images) const;
   View run_unit(nn::Context& ctx, const Unit& unit, View x, const nn::ImageSize& size, bool save,
-                nn::BatchNorm::Call call, UnitKept& kept) const;
+                nn::BatchNormCall call, UnitKept& kept) const;
   using Spare = std::vector<std::array<View, 2>>;  // by group
   Spare spare_outputs(nn::Context& ctx, std::span<const ImageGroup> groups, int stage) const;
   void make_stem(nn::Context& ctx, const Spare& spare, ResnetPass& pass) const;
   void make_layer_kept(nn::Context& ctx, size_t number, const Spare& spare, ResnetPass& pass) const;
   void forward_stem(nn::Context& ctx, ResnetPass& pass, bool save) const;
   void forward_layer(nn::Context& ctx, const Layer& layer, LayerKept& kept, bool save,
-                     nn::BatchNorm::Call call) const;
+                     nn::BatchNormCall call) const;
   View activated(nn::Context& ctx, const Unit& unit, const UnitKept& kept, bool in_place) const;
   View pool(nn::Context& ctx, ResnetPass& pass) const;
   void read(const ResnetPass& pass, const std::string& tap, const nn::ImageSize& size,

@@ -9,7 +9,7 @@
 namespace models {
 
 using nn::ImageSize;
-using Passed = nn::BatchNorm::Passed;
+using Passed = nn::ImageNorm::Passed;
 using Convolved = nn::Convolution::Passed;
 
 // The gradient of a layer's output, by group: the sum of two parts. They lie in two buffers, which

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <map>
+#include <numeric>
 
 #include "models/resnet.hpp"
 
@@ -9,6 +10,43 @@ namespace {
 const std::map<int64_t, std::array<int64_t, 4>> kBlocks = {  // ssl.md 1.1
     {18, {2, 2, 2, 2}},   {34, {3, 4, 6, 3}},   {50, {3, 4, 6, 3}},
     {101, {3, 4, 23, 3}}, {152, {3, 8, 36, 3}}, {200, {3, 24, 36, 3}}};
+
+// Returns the largest number that divides the channels of all norms.
+int64_t common_divisor_of_channels(const ResnetConfig& c) {
+  int64_t divisor = c.width;
+  for (int stage = 0; stage < 4; ++stage) {
+    const int64_t planes = c.width << stage;
+    divisor = std::gcd(divisor, planes);
+    if (c.bottleneck) divisor = std::gcd(divisor, planes * c.width_per_group / 64 * c.groups);
+  }
+  return divisor;
+}
+
+// Refuses values of keys that the norm does not have, and groups that do not divide the channels.
+void check_norm(config::Table& t, const ResnetConfig& c) {
+  if (c.norm == ResnetNorm::batch) {
+    if (c.norm_groups != ResnetConfig().norm_groups)
+      t.error("norm_groups", fmt::format("{} groups of channels are of no use with norm = "
+                                         "\"batch\"; leave the key out, or set norm = \"group\"",
+                                         c.norm_groups));
+    return;
+  }
+  if (c.group_examples != 0)
+    t.error("group_examples",
+            fmt::format("{} examples share statistics of batch norm only, and norm is \"group\"; "
+                        "leave the key out",
+                        c.group_examples));
+  if (c.norm_groups < 1) return;  // its own problem
+  const int64_t divisor = common_divisor_of_channels(c);
+  if (divisor % c.norm_groups != 0)
+    t.error("norm_groups",
+            fmt::format("the channels of some layers cannot be cut into {} equal groups; give a "
+                        "divisor of {}, or change width = {}{}",
+                        c.norm_groups, divisor, c.width,
+                        c.bottleneck ? fmt::format(", groups = {} or width_per_group = {}",
+                                                   c.groups, c.width_per_group)
+                                     : ""));
+}
 
 }  // namespace
 
@@ -48,6 +86,16 @@ void ResnetTrunkOptions::bind(config::Table& t) {
       .min(0)
       .max(1 << 24)
       .unit("examples");
+  t.choice(
+       "norm", c.norm, {{"batch", ResnetNorm::batch}, {"group", ResnetNorm::group}},
+       "what follows each convolution: batch norm, or group norm, whose statistics are those of "
+       "an image and a group of its channels: it has no running values, and ranks exchange no "
+       "statistics")
+      .on_resume(never);
+  t.key("norm_groups", c.norm_groups,
+        "groups of channels of norm = \"group\"; 1: all channels of an image share statistics")
+      .min(1)
+      .max(4096);
   t.choice("init", c.init, {{"uniform", ResnetInit::uniform}, {"kaiming", ResnetInit::kaiming}},
            "initial weights: uniform in +-1/sqrt(fan_in), as in published self-supervised runs; "
            "kaiming: normal with 2/fan_out, as in torchvision");
@@ -67,6 +115,8 @@ void ResnetTrunkOptions::bind(config::Table& t) {
   if (c.bottleneck && c.width > 0 && c.width * c.width_per_group < 64)
     t.error("width", fmt::format("{} with width_per_group = {} leaves bottlenecks without channels",
                                  c.width, c.width_per_group));
+  else
+    check_norm(t, c);
 }
 
 std::unique_ptr<Trunk> ResnetTrunkOptions::make(int64_t, int64_t, Recompute recompute,

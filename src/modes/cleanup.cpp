@@ -24,6 +24,7 @@ const base::Pattern& written_files() {
       R"(|metrics\.(h5|jsonl)|metrics\.abandoned(\.\d+)?\.(h5|jsonl))"
       R"(|checkpoints/(\d{10}|latest|best)\.h5|checkpoints/abandoned/\d{10}(\.past\d+)?\.h5)"
       R"(|logs/(rank\d{5}\.log|report\.spare|(warnings|parameters|parameters_init|init|bad_samples)\.txt))"
+      R"(|selftest-[^/]+/rank\d{5}(\.lock)?)"
       R"(|logs/flight/\d{5}|logs/stacks/\d+-(hang|quit|crash)\d*(-rank\d{5})?\.txt(\.silent)?)"
       R"(|logs/stacks/request)"
       R"(|logs/samples/from\d{10}\.rank\d{5}\.tsv)"
@@ -34,7 +35,7 @@ const base::Pattern& written_files() {
 // The folders that training makes. Others are not entered.
 const base::Pattern& made_folders() {
   static const base::Pattern names(
-      R"(checkpoints(/abandoned)?|logs(/(samples|flight|stacks))?|index)"
+      R"(checkpoints(/abandoned)?|logs(/(samples|flight|stacks))?|index|selftest-[^/]+)"
       R"(|eval(/[^/]+(/\d{10}(/partial)?)?)?)");
   return names;
 }

@@ -23,6 +23,7 @@ struct Call {
   std::unique_ptr<job::RunDirectory> directory = nullptr;
   bool cleanup = false;               // --cleanup
   std::vector<std::string> images{};  // files and folders after the deck (Mode::images_from)
+  bool json = false;                  // --json
 };
 
 struct Mode {
@@ -35,6 +36,8 @@ struct Mode {
   // Set if the mode works on image files that follow the deck. A checkpoint or a run directory may
   // then take the place of the deck, and becomes the value of this key.
   const char* images_from = nullptr;
+  const char* own_deck = nullptr;  // the text of the deck if none is given; null: one is needed
+  bool prints_json = false;        // takes --json
 };
 
 const std::vector<Mode>& registry();

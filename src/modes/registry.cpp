@@ -12,11 +12,12 @@ Mode index_mode();
 Mode extract_mode();
 Mode predict_mode();
 Mode caption_mode();
+Mode selftest_mode();
 
 const std::vector<Mode>& registry() {
-  static const std::vector<Mode> rows = {train_mode(),   eval_mode(),    caption_mode(),
-                                         extract_mode(), predict_mode(), bench_mode(),
-                                         plan_mode(),    show_mode(),    index_mode()};
+  static const std::vector<Mode> rows = {
+      train_mode(), eval_mode(), caption_mode(), extract_mode(), predict_mode(),
+      bench_mode(), plan_mode(), show_mode(),    index_mode(),   selftest_mode()};
   return rows;
 }
 

@@ -142,44 +142,13 @@ void BatchNorm::update_running(Context& ctx, View moments, int64_t parts, int64_
 }
 
 kernels::BatchNormValues BatchNorm::values(const Context& ctx, const Saved& saved) const {
-  return {.mean = saved.mean,
-          .rstd = saved.rstd,
-          .scale = scale < 0 ? View{} : ctx.weight(scale),
-          .bias = bias < 0 ? View{} : ctx.weight(bias)};
-}
-
-kernels::BatchNormValues BatchNorm::saved_values(Context& ctx, const Saved& saved) const {
-  kernels::BatchNormValues v = values(ctx, saved);
-  for (View* view : {&v.scale, &v.bias}) {
-    if (view->none()) continue;
-    const View copy = ctx.arena.save(width);
-    ctx.run(kernels::Copy{.y = copy, .x = *view});
-    *view = copy;
-  }
-  return v;
-}
-
-kernels::BatchNormForward BatchNorm::normalise(const Context& ctx, View x, const ImageSize& size,
-                                               const Saved& saved, View y) const {
-  return normalise(ctx, x, size, values(ctx, saved), y);
-}
-
-kernels::BatchNormForward BatchNorm::normalise(const Context& ctx, View x, const ImageSize& size,
-                                               const kernels::BatchNormValues& values,
-                                               View y) const {
-  const int64_t groups = values.mean.count / width;
-  return {.y = y,
-          .x = x,
-          .norm = values,
-          .groups = groups,
-          .rows = ctx.batch * size.pixels() / groups,
-          .columns = width};
+  return norm_values(ctx, scale, bias, saved);
 }
 
 void BatchNorm::forward(Context& ctx, View x, const ImageSize& size, const Saved& saved, View y,
                         bool relu, Call call) const {
   measure(ctx, x, size, saved, call);
-  kernels::BatchNormForward op = normalise(ctx, x, size, saved, y);
+  kernels::BatchNormForward op = normalised_by(ctx, x, size, values(ctx, saved), width, y);
   op.relu = relu;
   ctx.run(op);
 }
@@ -235,6 +204,36 @@ void BatchNorm::backward(Context& ctx, std::span<const Passed> all, bool relu) c
                                        .count = cut.examples * p.size.pixels(),
                                        .relu = relu && p.g.none()});
   }
+}
+
+kernels::BatchNormValues norm_values(const Context& ctx, int scale, int bias,
+                                     const BatchNorm::Saved& saved) {
+  return {.mean = saved.mean,
+          .rstd = saved.rstd,
+          .scale = scale < 0 ? View{} : ctx.weight(scale),
+          .bias = bias < 0 ? View{} : ctx.weight(bias)};
+}
+
+kernels::BatchNormValues keep_parameters(Context& ctx, kernels::BatchNormValues values) {
+  for (View* view : {&values.scale, &values.bias}) {
+    if (view->none()) continue;
+    const View copy = ctx.arena.save(view->count);
+    ctx.run(kernels::Copy{.y = copy, .x = *view});
+    *view = copy;
+  }
+  return values;
+}
+
+kernels::BatchNormForward normalised_by(const Context& ctx, View x, const ImageSize& size,
+                                        const kernels::BatchNormValues& values, int64_t width,
+                                        View y) {
+  const int64_t groups = values.mean.count / width;
+  return {.y = y,
+          .x = x,
+          .norm = values,
+          .groups = groups,
+          .rows = ctx.batch * size.pixels() / groups,
+          .columns = width};
 }
 
 }  // namespace nn

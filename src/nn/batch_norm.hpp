@@ -49,16 +49,7 @@ struct BatchNorm {
   // cut into groups.
   void measure(Context& ctx, View x, const ImageSize& size, const Saved& saved,
                Call call = {}) const;
-  // Returns the op that computes y from x and saved, without shortcut and ReLU, which the caller
-  // may add. Backward runs it again and gets the same bits. y and x are of one type.
-  kernels::BatchNormForward normalise(const Context& ctx, View x, const ImageSize& size,
-                                      const Saved& saved, View y) const;
-  kernels::BatchNormForward normalise(const Context& ctx, View x, const ImageSize& size,
-                                      const kernels::BatchNormValues& values, View y) const;
   kernels::BatchNormValues values(const Context& ctx, const Saved& saved) const;
-  // Returns values(), with copies of scale and bias that can be read until the arena is popped,
-  // also when their block is not acquired.
-  kernels::BatchNormValues saved_values(Context& ctx, const Saved& saved) const;
   // Measures and normalises.
   void forward(Context& ctx, View x, const ImageSize& size, const Saved& saved, View y,
                bool relu = false, Call call = {}) const;
@@ -83,5 +74,17 @@ struct BatchNorm {
   void update_running(Context& ctx, View moments, int64_t parts, int64_t groups, int64_t ranks,
                       Call call) const;
 };
+
+// What batch norm and group norm share (image_norm.hpp). scale, bias: parameters [width], or -1.
+kernels::BatchNormValues norm_values(const Context& ctx, int scale, int bias,
+                                     const BatchNorm::Saved& saved);
+// Returns the values, with copies of scale and bias that can be read until the arena is popped,
+// also when their block is not acquired.
+kernels::BatchNormValues keep_parameters(Context& ctx, kernels::BatchNormValues values);
+// Returns the op that computes y from x and the values, without shortcut and ReLU, which the caller
+// may add. Backward runs it again and gets the same bits. y and x are of one type.
+kernels::BatchNormForward normalised_by(const Context& ctx, View x, const ImageSize& size,
+                                        const kernels::BatchNormValues& values, int64_t width,
+                                        View y);
 
 }  // namespace nn

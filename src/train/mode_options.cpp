@@ -173,6 +173,31 @@ void CaptionOptions::bind(config::Table& t) {
   decoding.bind(t);
 }
 
+bool SelftestOptions::has(const std::string& check) const {
+  return std::find(checks.begin(), checks.end(), check) != checks.end();
+}
+
+void SelftestOptions::bind(config::Table& t) {
+  auto may = config::OnResume::may_change;
+  const std::vector<std::string> known = checks;
+  t.key("checks", checks,
+        "what --mode selftest checks. exchange: values and speed of exchanges; speed: products and "
+        "copies of each rank; mesh: two steps on all meshes; files: the file system of run.dir; "
+        "clocks: clocks, threads and cores, which only warn")
+      .one_of(known)
+      .on_resume(may);
+  t.key("slow_below", slow, "a rank below this share of the median speed of all ranks is bad")
+      .min(0)
+      .max(1)
+      .on_resume(may);
+  t.key("mesh_s", mesh_s,
+        "time for the check of meshes; if two meshes of the deck's model would take longer, a "
+        "small model is checked instead, which the table says")
+      .min(0)
+      .unit("s")
+      .on_resume(may);
+}
+
 void IndexOptions::bind(config::Table& t) {
   t.key("data", data, "names of [data.NAME] to read (--mode index); [] = all")
       .on_resume(config::OnResume::may_change);

@@ -82,6 +82,15 @@ struct CaptionOptions {
   void bind(config::Table& t);
 };
 
+// [selftest]
+struct SelftestOptions {
+  std::vector<std::string> checks = {"exchange", "speed", "mesh", "files", "clocks"};
+  double slow = 0.6;  // slow_below
+  double mesh_s = 20;
+  bool has(const std::string& check) const;
+  void bind(config::Table& t);
+};
+
 // [index]
 struct IndexOptions {
   std::vector<std::string> data;

@@ -183,6 +183,7 @@ void Recipe::bind(config::Table& t) {
   t.table("predict", predict, "--mode predict: scores of classes for every sample of a data set");
   t.table("caption", caption, "--mode caption: captions of image files");
   t.table("index", index, "--mode index: what data sets hold");
+  t.table("selftest", selftest, "--mode selftest: the machine that a run would use");
 }
 
 namespace {

@@ -127,6 +127,7 @@ struct Recipe {
   PredictOptions predict;
   CaptionOptions caption;
   IndexOptions index;
+  SelftestOptions selftest;
   void bind(config::Table& t);
 
   // Checks across sections and adds problems to the deck, at their keys. Reads no data.

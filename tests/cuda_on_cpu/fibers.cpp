@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -64,9 +65,22 @@ struct Block {
   const std::function<void()>* body = nullptr;
   Fiber scheduler;
   Order order;
-  std::unique_ptr<GuardedMemory> shared;
+  GuardedMemory* shared = nullptr;
 };
 Block b;
+
+// Dynamic shared memory of this size. Launches use it in turn; new pages for each would take longer
+// than many kernels.
+GuardedMemory& shared_of(size_t bytes) {
+  static auto* all = new std::map<size_t, std::unique_ptr<GuardedMemory>>;
+  std::unique_ptr<GuardedMemory>& memory = (*all)[bytes];
+  if (!memory) {
+    memory = std::make_unique<GuardedMemory>(bytes);
+    memory->open(true);
+    watch_memory(memory->data(), bytes, Memory::shared);
+  }
+  return *memory;
+}
 
 const struct Count {
   ~Count() {
@@ -121,7 +135,7 @@ Fiber* idle_fiber() {
 
 void make_stack(Fiber& f) {
   f.started = true;
-  f.stack = std::make_unique<char[]>(kStack);
+  f.stack = std::make_unique_for_overwrite<char[]>(kStack);  // its pages stay untouched
   getcontext(&f.context);
   f.context.uc_stack.ss_sp = f.stack.get();
   f.context.uc_stack.ss_size = kStack;
@@ -274,11 +288,7 @@ void launch(dim3 grid, dim3 block, size_t dynamic_shared_bytes, const void* kern
   b.body = &thread;
   place.grid = grid;
   place.block_size = block;
-  b.shared = dynamic_shared_bytes ? std::make_unique<GuardedMemory>(dynamic_shared_bytes) : nullptr;
-  if (b.shared) {
-    b.shared->open(true);
-    watch_memory(b.shared->data(), dynamic_shared_bytes, Memory::shared);
-  }
+  b.shared = dynamic_shared_bytes ? &shared_of(dynamic_shared_bytes) : nullptr;
   running.begin_launch(kernel);
   for (size_t i = 0; i < count; ++i) {
     Thread& t = b.threads[i];

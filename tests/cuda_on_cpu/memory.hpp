@@ -16,13 +16,16 @@ class GuardedMemory {
   void* data() const { return data_; }
   size_t bytes() const { return bytes_; }
   void open(bool opened);
-  bool holds(const void* address) const;  // forbidden pages included
+  bool is_open() const { return is_open_; }
+  bool holds(const void* address) const;     // forbidden pages included
+  bool may_open(const void* address) const;  // forbidden pages left out
 
  private:
   size_t bytes_;
   char* pages_;
   size_t length_;  // of all pages
   void* data_;
+  volatile bool is_open_ = false;
 };
 
 }  // namespace cuda_on_cpu

@@ -28,38 +28,44 @@ std::map<void*, std::unique_ptr<GuardedMemory>>& allocations() {
 }
 int open_count = 0;
 
+// What the program does at faults and traps of its own.
+struct sigaction of_faults {};
+struct sigaction of_traps {};
+
+// A kernel's first touch of an allocation opens it. A launch touches few of them, so this takes
+// less time than opening and closing all.
 void on_fault(int signal, siginfo_t* info, void*) {
   for (auto& [data, memory] : allocations())
     if (memory->holds(info->si_addr)) {
+      if (open_count && !memory->is_open() && memory->may_open(info->si_addr))
+        return memory->open(true);
       const char* text = open_count
                              ? "cuda_on_cpu: a kernel touched memory outside of its allocation\n"
                              : "cuda_on_cpu: host code touched device memory\n";
       [[maybe_unused]] ssize_t written = ::write(2, text, std::strlen(text));
     }
-  struct sigaction usual {};
-  usual.sa_handler = SIG_DFL;
-  sigaction(signal, &usual, nullptr);  // the faulting instruction runs again and ends the program
+  sigaction(signal, &of_faults, nullptr);  // the faulting instruction runs again, for the program
 }
 void on_trap(int signal, siginfo_t*, void*) {
   constexpr const char* kText =
       "cuda_on_cpu: a kernel touched memory at an address that its type does not allow\n";
   [[maybe_unused]] ssize_t written = ::write(2, kText, std::strlen(kText));
-  struct sigaction usual {};
-  usual.sa_handler = SIG_DFL;
-  sigaction(signal, &usual, nullptr);
+  sigaction(signal, &of_traps, nullptr);
 }
 
+// The program's own handlers, which it may set at any time, know nothing of this memory.
 void watch_faults() {
-  static const bool once = [] {
-    struct sigaction action {};
-    action.sa_sigaction = on_fault;
-    action.sa_flags = SA_SIGINFO;
-    sigaction(SIGSEGV, &action, nullptr);
-    action.sa_sigaction = on_trap;
-    sigaction(SIGILL, &action, nullptr);
-    return true;
-  }();
-  (void)once;
+  struct sigaction now {};
+  sigaction(SIGSEGV, nullptr, &now);
+  if (now.sa_flags & SA_SIGINFO && now.sa_sigaction == on_fault) return;
+  of_faults = now;
+  sigaction(SIGILL, nullptr, &of_traps);
+  struct sigaction action {};
+  action.sa_sigaction = on_fault;
+  action.sa_flags = SA_SIGINFO;
+  sigaction(SIGSEGV, &action, nullptr);
+  action.sa_sigaction = on_trap;
+  sigaction(SIGILL, &action, nullptr);
 }
 
 }  // namespace
@@ -73,8 +79,8 @@ GuardedMemory::GuardedMemory(size_t bytes) : bytes_(bytes) {
   if (bytes < kLarge) {
     open(true);
     std::memset(data_, 0xff, bytes);
+    open(false);
   }
-  open(open_count > 0);
   watch_memory(data_, bytes_, Memory::device);
 }
 GuardedMemory::~GuardedMemory() {
@@ -82,20 +88,25 @@ GuardedMemory::~GuardedMemory() {
   munmap(pages_, length_);
 }
 void GuardedMemory::open(bool opened) {
+  is_open_ = opened;
   mprotect(pages_ + kPage, length_ - 2 * kPage, opened ? PROT_READ | PROT_WRITE : PROT_NONE);
 }
 bool GuardedMemory::holds(const void* address) const {
   auto* at = static_cast<const char*>(address);
   return at >= pages_ && at < pages_ + length_;
 }
+bool GuardedMemory::may_open(const void* address) const {
+  auto* at = static_cast<const char*>(address);
+  return at >= pages_ + kPage && at < pages_ + length_ - kPage;
+}
 
 Access::Access() {
-  if (open_count++ == 0)
-    for (auto& [data, memory] : allocations()) memory->open(true);
+  if (open_count++ == 0) watch_faults();
 }
 Access::~Access() {
   if (--open_count == 0)
-    for (auto& [data, memory] : allocations()) memory->open(false);
+    for (auto& [data, memory] : allocations())
+      if (memory->is_open()) memory->open(false);
 }
 
 }  // namespace cuda_on_cpu

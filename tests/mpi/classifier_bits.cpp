@@ -21,8 +21,9 @@ constexpr int kSteps = 6;
 constexpr int64_t kPixels = 16 * 16 * 3;
 
 // True for trunks of this test that are ResNets: "resnet0" has batch norm over the whole batch,
-// "resnet6" over groups of 6 examples.
+// "resnet6" over groups of 6 examples, "resnet_group" has group norm.
 bool is_resnet(const std::string& trunk) { return trunk.starts_with("resnet"); }
+bool has_group_norm(const std::string& trunk) { return trunk == "resnet_group"; }
 // True for the classifiers on taps of a frozen ResNet.
 bool are_probes(const std::string& trunk) { return trunk == "probes"; }
 
@@ -60,10 +61,13 @@ models::ClassifierOptions small_classifier(const std::string& pool) {
   o.mixup = {.p = 0.3, .group = 3};
   if (is_resnet(pool)) {
     auto resnet = std::make_shared<models::ResnetTrunkOptions>();
+    const bool group_norm = has_group_norm(pool);
     resnet->config = {.blocks = {1, 1, 1, 1},
                       .bottleneck = pool == "resnet6",
                       .width = 8,
-                      .group_examples = std::stoll(pool.substr(6))};
+                      .group_examples = group_norm ? 0 : std::stoll(pool.substr(6)),
+                      .norm = group_norm ? models::ResnetNorm::group : models::ResnetNorm::batch,
+                      .norm_groups = 4};
     o.trunk = {"resnet", resnet};
     return o;
   }
@@ -156,7 +160,8 @@ int compare(comm::Session& session, int argc, char** argv) {
   comm::Comm& world = session.world();
   const int ranks = world.size();
   const std::string file = argc > 1 ? argv[1] : "classifier_bits.txt";
-  const std::vector<std::string> pools = {"gap", "map", "tok", "resnet0", "resnet6", "probes"};
+  const std::vector<std::string> pools = {"gap",     "map",          "tok",   "resnet0",
+                                          "resnet6", "resnet_group", "probes"};
   std::map<std::string, uint64_t> reference;
   int failures = 0, cases = 0;
   if (ranks == 1) {
@@ -190,7 +195,9 @@ int compare(comm::Session& session, int argc, char** argv) {
         for (const std::string& pool : pools)
           for (bool bf16 : {false, true}) {
             // Passes of one step round the running values one after the other.
-            if ((is_resnet(pool) || are_probes(pool)) && accumulation > 1) continue;
+            if (((is_resnet(pool) && !has_group_norm(pool)) || are_probes(pool)) &&
+                accumulation > 1)
+              continue;
             const tests::Case c{.mesh = {replica, ranks / replica},
                                 .micro_batch = 48 / ranks / accumulation,
                                 .parameters = parameters,

@@ -26,9 +26,27 @@ part = int(os.environ.get("PART", "1")) + int(os.environ.get("SLURM_RESTART_COUN
 parts = os.environ["SLOW_PARTS"]
 unsaved = not glob.glob(sys.argv[sys.argv.index("--dir") + 1] + "/checkpoints/*.h5")
 if unsaved if parts == "unsaved" else part <= int(parts):
-    os.environ.update(LD_PRELOAD=os.path.abspath("build/libinject.so"), INJECT_UNDER=os.getcwd(), INJECT_ENDS="metrics.jsonl",
+    libraries = [os.path.abspath("build/libinject.so"), os.environ.get("LD_PRELOAD")]
+    os.environ.update(LD_PRELOAD=":".join(filter(None, libraries)), INJECT_UNDER=os.getcwd(), INJECT_ENDS="metrics.jsonl",
                       INJECT_CALL="write", INJECT="0:0:slow=300+")
 os.execv("build/trainer", ["build/trainer", *sys.argv[1:]])
+"""
+
+
+# Replaces the program by one on nodes of several names. NAMES is the variable that holds a node's
+# name. The selftest finds no locks on the node TEST. Training runs out of memory on the node RUN,
+# as long as there is no file runs/NAME.mended.
+ON_NODES = """#!/bin/bash
+export LD_PRELOAD=$PWD/build/libmachine.so${{LD_PRELOAD:+:$LD_PRELOAD}} MACHINE_HOST={names} node=${names}
+test=$({test}) run=$({run})
+dir=$(sed -n 's/.*--dir \\([^ ]*\\).*/\\1/p' <<< "$*")
+if [[ " $* " = *" --mode selftest "* ]]; then
+  [ "$node" != "$test" ] || export MACHINE=-1:nolocks
+elif [ "$node" = "$run" ] && [ ! -e "$dir.mended" ]; then
+  export LD_PRELOAD=$PWD/build/libinject.so:$LD_PRELOAD INJECT_UNDER=$PWD INJECT_ENDS=metrics.jsonl INJECT_CALL=write
+  export INJECT=-1:3:nomem
+fi
+exec build/trainer "$@"
 """
 
 
@@ -45,6 +63,7 @@ class JobTest(unittest.TestCase):
             os.mkdir(f"{home}/{folder}")
         shutil.copy(harness.TRAINER, f"{home}/build/trainer")
         shutil.copy(os.environ["INJECT_LIBRARY"], f"{home}/build/libinject.so")
+        shutil.copy(os.environ["MACHINE_LIBRARY"], f"{home}/build/libmachine.so")
         shutil.copy(harness.TOKENIZER, f"{home}/tokenizer.model")
         harness.make_shards(f"{home}/data")
         deck = harness.DECK.format(dir="runs/test", data="data", tokenizer="tokenizer.model")
@@ -59,6 +78,11 @@ class JobTest(unittest.TestCase):
         cls.mpi = {k: v for k, v in os.environ.items() if k.startswith(("OMPI_MCA_", "HWLOC_", "RES_"))}
         cls.mpi.pop("OMPI_MCA_hwloc_base_binding_policy", None)
         cls.mpi.update(OMP_WAIT_POLICY="passive", OMPI_MCA_btl_vader_backing_directory=f"{home}/memory")
+        # Ranks that wait for a slow one rest (tests/inject/rest.cpp), also as a user who cannot read the build's folder.
+        libraries = list(filter(None, os.environ.get("LD_PRELOAD", "").split(":")))
+        if libraries:
+            own = [shutil.copy(library, f"{home}/build/") for library in libraries]
+            cls.mpi["LD_PRELOAD"] = ":".join(own)
         cls.write("deck.toml", deck)
         cls.write("slow", SLOW)
 

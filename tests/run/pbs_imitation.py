@@ -72,7 +72,7 @@ echo "pbsdsh $2 $node" >> "$HOME/pbsdsh.$PBS_JOBID"
 shift 3
 mkdir -p "$HOME/tmp.$node"
 exec env -i PATH=/usr/bin:/bin HOME="$HOME" TMPDIR="$HOME/tmp.$node" PBS_JOBID="$PBS_JOBID" \\
-  OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "$@"
+  OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 IMITATED_NODE="$node" "$@"
 """
 
 # Options of qsub become these attributes, as qstat shows them.

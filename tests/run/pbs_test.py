@@ -14,6 +14,7 @@ import tempfile
 import harness
 import place
 import slurm_cluster
+from job_harness import ON_NODES
 from pbs_imitation import PbsTest
 
 # Replaces ssh to another node: the login shell there knows nothing of the job's environment, and
@@ -47,6 +48,8 @@ class Pbs(PbsTest):
         os.symlink("deck.toml", f"{cls.home}/deck-3.toml")
         for name, text in (("bin/agent", AGENT), ("probe", PROBE), ("words", WORDS)):
             cls.write(name, text)
+        for name, test, run in (("bad_test", "echo node1.site", "true"), ("bad_run", "true", "echo node0.site")):
+            cls.write(name, ON_NODES.format(names="IMITATED_NODE", test=test, run=run))
         cls.start_plays()
 
     # The scenarios
@@ -161,14 +164,38 @@ class Pbs(PbsTest):
     def play_limit(cls):
         return cls.probing("limit", 8, PART="1", MAX_PARTS="1")
 
+    # Two imitated nodes must not share memory.
+    TCP = dict(OMPI_MCA_pml="ob1", OMPI_MCA_btl="tcp,self", OMPI_MCA_oob_tcp_if_include="lo", OMPI_MCA_btl_tcp_if_include="lo")
+
     @classmethod
     def play_probe(cls):
         """Runs on two nodes, first with an agent of the site, then by PBS."""
-        more = dict(hosts=("node0.site", "node1.site"), tmpdir=False, OMPI_MCA_pml="ob1", OMPI_MCA_btl="tcp,self",
-                    OMPI_MCA_oob_tcp_if_include="lo", OMPI_MCA_btl_tcp_if_include="lo")
+        more = dict(hosts=("node0.site", "node1.site"), tmpdir=False, **cls.TCP)
         first = cls.probing("probe", 7, OMPI_MCA_plm_rsh_agent=f"{cls.home}/bin/agent", LD_LIBRARY_PATH="/nowhere",
                             TRAINER_MESH_SELECTOR="pair", **more)
         return first, cls.run_successor("probe", first[2], **more)
+
+    @classmethod
+    def on_three(cls, name, program, spares, **more):
+        return cls.whole(name, "-l", "select=3:ncpus=1:mpiprocs=1", "-l", "place=scatter", **cls.run_of(name), TRAINER=f"./{program}",
+                         SPARE_NODES=spares, RESTART_S="60", hosts=("node0.site", "node1.site", "node2.site"), tmpdir=False, **cls.TCP,
+                         **more)
+
+    @classmethod
+    def play_spare_tested(cls):
+        return cls.on_three("spare_tested", "bad_test", "1")
+
+    @classmethod
+    def play_spare_run(cls):
+        return cls.on_three("spare_run", "bad_run", "1")
+
+    @classmethod
+    def play_spare_successor(cls):
+        """Without a spare node, the successor must do without the bad one, which PBS gives it again."""
+        first = cls.on_three("spare_successor", "bad_test", "0")
+        words, variables = first[2]
+        return first, cls.run_successor("spare_successor", [words, {**variables, "SPARE_NODES": "1"}], tmpdir=False, **cls.TCP,
+                                        hosts=("node0.site", "node1.site", "node2.site"))
 
     # Uses options with quotes and commas, and everything that the command line can give a job.
     GIVEN = ["-l", "select=1:ncpus=5:mpiprocs=2:mem=16gb+1:ncpus=6:mpiprocs=2:mem=16gb", "-l", "place=free:shared", "-N", "my.run", "-q",
@@ -304,6 +331,53 @@ class Pbs(PbsTest):
         self.assertFalse(os.path.exists(f"{self.home}/pbsdsh.{first}"))
         with open(f"{self.home}/pbsdsh.{second}") as f:
             self.assertEqual(set(f.read().splitlines()), {"pbsdsh 0 node0.site", "pbsdsh 1 node1.site"})
+
+    def test_a_bad_node_is_found_before_the_start(self):
+        _, code, successor = self.result("spare_tested")
+        log = self.log("spare_tested")
+        self.assertEqual((code, successor), (0, None), log)
+        self.assertRegex(log, r"node node1.site is bad: locks: host node1.site rank 0: no locks: .*available\n"
+                              r"starts on node0.site:1,node2.site:1\n")
+        self.assert_same_bits("spare_tested")
+
+    def test_a_node_that_goes_bad_is_replaced(self):
+        _, code, successor = self.result("spare_run")
+        log = self.log("spare_run")
+        self.assertEqual((code, successor), (0, None), log)
+        self.assertRegex(log, r"(?s)node node0.site is bad: rank=0 of 2 host=node0.site .* exit=3: .*"
+                              r"starts on node1.site:1,node2.site:1\n.*part 1 ended with 0 ")
+        self.assert_same_bits("spare_run")
+
+    def test_a_successor_leaves_the_bad_node_idle(self):
+        (_, code, (_, variables)), (_, second, none) = self.result("spare_successor")
+        log = self.log("spare_successor")
+        self.assertEqual((code, second, none), (5, 0, None), log)
+        self.assertEqual((variables["BAD_HOSTS"], variables["SPARE_NODES"]), ("node1.site", "0"))
+        self.assertIn("node node1.site is bad: an earlier part of this job has found that\nstarts on node0.site:1,node2.site:1\n", log)
+        self.assert_same_bits("spare_successor")
+
+    def test_bad_nodes(self):
+        """Nodes that are slow beside the others, that hang, and a deck that is wrong on every node."""
+        report = '{"mode":"selftest","exit":0,"verdict":"","dir":"a\\"b","gflops":%s,"gbytes":9.5,"checks":[]}'
+        # `timeout` takes the place of the tests, by their hosts.
+        output, code = self.shell(f"""
+trainer=x words=(deck.toml --cleanup --mode=train --fast-dev 3 --dir d) binding=() passed_on=() asked=
+. jobs/spares.sh; choose_test_words; echo "${{test_words[*]}}"
+hosts=(n0 n1 n2 n3) slots=(1 1 1 1) run_dir=''
+timeout() {{
+  case $* in *n1:1*) return 124 ;; *n2:1*) echo '{report % 20.5}' ;; *) echo '{report % 100.25}' ;; esac
+}}
+folder=$(mktemp -d); test_nodes $folder; echo "$run_dir: ${{good[*]}}: ${{bad[*]}}"
+good=() bad=()
+timeout() {{ echo "error: deck"; return 2; }}
+test_nodes $folder; echo "$rc: ${{good[*]}}"; rm -r $folder""")
+        self.assertEqual(code, 0, output)
+        lines = output.splitlines()
+        self.assertTrue(lines[0].startswith("deck.toml --dir d --mode selftest --json"), output)
+        self.assertIn("node n1 is bad: its test did not end within 300 s", lines)
+        self.assertIn("node n2 is bad: slow: 20.5 GFLOP/s of a rank, and the median of the nodes is 100.2", lines)
+        self.assertIn('a"b: 0 3: n1 n2', lines)
+        self.assertEqual(lines[-2:], ["2: ", "error: deck"], output)  # stderr follows
 
     def test_successor_is_as_its_job(self):
         (first, code, (words, variables)), (second, second_code, none) = self.result("inherited")

@@ -38,6 +38,13 @@ def no_small_disk():
 
 
 @functools.cache
+def no_private_mount():
+    """Tries to give a process a mount of its own."""
+    with tempfile.TemporaryDirectory(prefix="trainer_place_") as folder:
+        return attempt(["unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", folder], "needs a mount of its own")
+
+
+@functools.cache
 def new_root():
     """Returns (the words before a command to run it in another root directory, "") or ([], the
     reason why that is impossible)."""

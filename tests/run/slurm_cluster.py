@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 
 import place
@@ -67,6 +68,7 @@ CgroupMountpoint={folder}/cgroup
 CgroupAutomount=no
 """
 
+ANSWER_S = 0.5  # age of an answer about jobs that the next question may use
 START_S = 300  # time for the daemons to find each other, on a busy machine
 
 
@@ -117,11 +119,17 @@ def kill_descendants():
         time.sleep(0.05)
 
 
+def fields(line):
+    """Returns {name: value} of a line that describes a job."""
+    return dict(word.split("=", 1) for word in line.split() if "=" in word)
+
+
 class Cluster:
     """`nodes`: name -> CPUs (the name of this machine makes a node whose mpirun starts ranks itself, without srun).
     `partitions`: lines of slurm.conf. The folder is `folder`, owned by the user of the jobs; `stop` removes it."""
 
     def __init__(self, nodes, partitions, kill_wait=60):
+        self.asking, self.asked, self.answers = threading.Lock(), -ANSWER_S, {}
         # The path is short, because names of sockets below it may have 107 characters.
         self.folder = tempfile.mkdtemp(prefix="slurm_test_", dir="/tmp")
         try:
@@ -230,9 +238,15 @@ class Cluster:
         return done.stdout.strip()
 
     def job(self, number):
-        """Returns SLURM's fields of a job: JobState, ExitCode, Restarts, ..."""
-        text = self.command("scontrol", "show", "job", "-o", str(number)).splitlines()[0]
-        return dict(word.split("=", 1) for word in text.split() if "=" in word)
+        """Returns SLURM's fields of a job: JobState, ExitCode, Restarts, ... They are up to ANSWER_S old."""
+        with self.asking:  # each query starts a program, and a dozen scenarios query at the same time
+            if time.monotonic() > self.asked + ANSWER_S:
+                self.asked, self.answers = time.monotonic(), {}
+                for job in map(fields, self.command("scontrol", "show", "job", "-o").splitlines()):
+                    task = f"{job.get('ArrayJobId')}_{job.get('ArrayTaskId')}"
+                    self.answers.update({job.get("JobId"): job, task: job})
+            found = self.answers.get(str(number))
+        return found or fields(self.command("scontrol", "show", "job", "-o", str(number)).splitlines()[0])
 
     def stop(self):
         """Ends all processes and removes the folder."""

@@ -1,10 +1,10 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """Tests jobs/slurm.sh under a real SLURM on this machine: lead, preemption, requeue, chain,
-array, two nodes, and jobs that must not be requeued.
+array, two nodes, spare nodes, and jobs that must not be requeued.
 
-One node is this machine to mpirun, one is for preemption, and two simulated ones are for a job
-on two nodes.
+One node is this machine to mpirun, one is for preemption, two simulated ones are for a job on two
+nodes, and three for jobs with spare nodes.
 """
 import os
 import re
@@ -16,7 +16,7 @@ import harness
 import place
 import processes
 import slurm_cluster
-from job_harness import STEPS, JobTest
+from job_harness import ON_NODES, STEPS, JobTest
 
 # Replaces the program and prints its environment. With EARLY, the first part of a job has no
 # handler for signals yet.
@@ -33,14 +33,20 @@ class Slurm(JobTest):
     def setUpClass(cls):
         host = socket.gethostname().split(".")[0]
         cls.cluster = slurm_cluster.Cluster(
-            {host: 32, "localhost": 2, "a0": 8, "a1": 8},
+            {host: 32, "localhost": 2, "a0": 8, "a1": 8, "b0": 8, "b1": 8, "b2": 8},
             [f"PartitionName=main Nodes={host} Default=YES MaxTime=60 PreemptMode=OFF",
              "PartitionName=low Nodes=localhost MaxTime=60 PriorityTier=1 PreemptMode=REQUEUE GraceTime=100",
              "PartitionName=urgent Nodes=localhost MaxTime=60 PriorityTier=10 PreemptMode=OFF",
-             "PartitionName=pair Nodes=a0,a1 MaxTime=60 PreemptMode=OFF"])
+             "PartitionName=pair Nodes=a0,a1 MaxTime=60 PreemptMode=OFF",
+             "PartitionName=three Nodes=b[0-2] MaxTime=60 PreemptMode=OFF OverSubscribe=YES:8"])
         cls.addClassCleanup(cls.cluster.stop)
         cls.make_project(cls.cluster.home)
         cls.write("probe", PROBE)
+        # In the job's first part, its second node is bad.
+        second = '[ -n "$SLURM_RESTART_COUNT" ] || scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 2p'
+        for name, test, run in (("bad_test", "echo b1", "true"), ("bad_run", "true", "echo b0"), ("bad_second", second, "true"),
+                                ("bad_always", "true", "echo $SLURMD_NODENAME")):
+            cls.write(name, ON_NODES.format(names="SLURMD_NODENAME", test=test, run=run))
         for top, folders, files in os.walk(cls.home):
             for name in folders + files:
                 os.chown(f"{top}/{name}", cls.cluster.owner["user"], cls.cluster.owner["group"])
@@ -66,7 +72,6 @@ class Slurm(JobTest):
         def ended():
             job = cls.cluster.job(number)
             return job if job["JobState"] in ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED") else None
-        # Each query starts a program, and a dozen scenarios query at the same time.
         return cls.wait(f"end of job {number}", ended, pause=0.7)
 
     @classmethod
@@ -113,12 +118,41 @@ class Slurm(JobTest):
 
     @classmethod
     def play_two_nodes(cls):
-        # Two simulated nodes must not share memory: both would use one file.
-        tcp = dict(OMPI_MCA_pml="ob1", OMPI_MCA_btl="tcp,self", OMPI_MCA_btl_tcp_if_include="lo", OMPI_MCA_oob_tcp_if_include="lo")
-        number = cls.submit("two_nodes", "--partition=pair", "--nodes=2", tasks=1, TRAINER="./slow", SLOW_PARTS="1", **tcp)
+        number = cls.submit("two_nodes", "--partition=pair", "--nodes=2", tasks=1, TRAINER="./slow", SLOW_PARTS="1", **cls.TCP)
         cls.trains("two_nodes", 1)
         cls.signal(number)
         return cls.ends(number)
+
+    # Two simulated nodes must not share memory: both would use one file.
+    TCP = dict(OMPI_MCA_pml="ob1", OMPI_MCA_btl="tcp,self", OMPI_MCA_btl_tcp_if_include="lo", OMPI_MCA_oob_tcp_if_include="lo")
+
+    @classmethod
+    def on_three(cls, name, program, *, nodes=3, spares="1", **environment):
+        return cls.submit(name, "--partition=three", f"--nodes={nodes}", tasks=1, TRAINER=f"./{program}", SPARE_NODES=spares, **cls.TCP,
+                          **environment)
+
+    @classmethod
+    def play_spare_tested(cls):
+        return cls.ends(cls.on_three("spare_tested", "bad_test"))
+
+    @classmethod
+    def play_spare_run(cls):
+        return cls.ends(cls.on_three("spare_run", "bad_run"))
+
+    @classmethod
+    def play_spare_requeue(cls):
+        return cls.ends(cls.on_three("spare_requeue", "bad_second", nodes=2, spares="0"))
+
+    @classmethod
+    def play_spare_chain(cls):
+        first = cls.on_three("spare_chain", "bad_run", nodes=3, spares="0", CONTINUE="chain", MAX_PARTS="2")
+        cls.ends(first)
+        return cls.cluster.job(first)
+
+    @classmethod
+    def play_spare_deck(cls):
+        """A failure that comes on every node, which no other node can mend."""
+        return cls.ends(cls.on_three("spare_deck", "bad_always"))
 
     @classmethod
     def chain(cls, name, first):
@@ -266,6 +300,46 @@ class Slurm(JobTest):
         self.ended(self.result("two_nodes"), "COMPLETED", "0:0", 1)
         self.assertIn(" part 2 on a[0-1] ", self.log("two_nodes"))
         self.same_bits("two_nodes")
+
+    def test_a_bad_node_is_found_before_the_start(self):
+        self.ended(self.result("spare_tested"), "COMPLETED", "0:0")
+        log = self.log("spare_tested")
+        self.assertRegex(log, r"node b1 is bad: locks: host b1 rank 0: no locks: .*No locks available\nstarts on b0:1,b2:1\n")
+        self.same_bits("spare_tested")
+
+    def test_a_node_that_goes_bad_is_replaced(self):
+        self.ended(self.result("spare_run"), "COMPLETED", "0:0")
+        log = self.log("spare_run")
+        self.assertRegex(log, r"(?s)starts on b0:1,b1:1\n.*node b0 is bad: rank=0 of 2 host=b0 .* exit=3: .*starts on b1:1,b2:1\n.*"
+                              r"part 1 ended with 0 ")
+        self.same_bits("spare_run")
+
+    def test_a_job_without_a_spare_node_is_requeued_elsewhere(self):
+        job = self.result("spare_requeue")
+        self.ended(job, "COMPLETED", "0:0", 1)
+        log = self.log("spare_requeue")
+        bad = re.search(r"node (b\d) is bad: locks: host \1 rank 0: no locks: ", log).group(1)
+        self.assertIn("not started: 1 good nodes, and the job needs 2", log)
+        self.assertIn(f"continues without {bad}\n", log)
+        self.assertEqual(job["ExcNodeList"], bad)
+        second = log[log.index(" part 2 on "):]
+        self.assertNotIn(f"{bad}:1", re.search(r"starts on (\S+)", second).group(1))
+        self.same_bits("spare_requeue")
+
+    def test_a_chain_excludes_the_bad_node(self):
+        job = self.result("spare_chain")
+        self.ended(job, "FAILED", "3:0")
+        log = self.log("spare_chain")
+        self.assertRegex(log, r"(?s)node b0 is bad: .*not started again: no spare node is left\n.*part 1 ended with 3 ")
+        # The successor would need three nodes, and two are left.
+        self.assertIn("not continued: SLURM refused", log)
+
+    def test_a_failure_on_every_node_is_not_that_of_a_node(self):
+        self.ended(self.result("spare_deck"), "FAILED", "3:0")
+        log = self.log("spare_deck")
+        self.assertEqual(len(re.findall(r"^starts on ", log, re.M)), 2, log)
+        self.assertIn("not started again: the same failure as before", log)
+        self.assertNotIn("part 2", log)
 
     def test_chain(self):
         for name, runs in (("chain", "chain"), ("chain_of_task", "task-0")):

@@ -27,6 +27,7 @@
 #include "kernels/example_sums.hpp"
 #include "kernels/gelu.hpp"
 #include "kernels/gemm.hpp"
+#include "kernels/group_norm.hpp"
 #include "kernels/layer_norm.hpp"
 #include "kernels/lion_update.hpp"
 #include "kernels/loss_scale.hpp"
@@ -201,6 +202,10 @@ inline Views views(kernels::BatchNormBackward& a) {
   return with_values({&a.dx, &a.dy, &a.x, &a.sums}, a.norm);
 }
 inline Views views(kernels::BatchNormGradients& a) { return {&a.dscale, &a.dbias, &a.sums}; }
+inline Views views(kernels::GroupNormStatistics& a) { return {&a.mean, &a.rstd, &a.sums}; }
+inline Views views(kernels::GroupNormBackward& a) {
+  return with_values({&a.dx, &a.dy, &a.x, &a.sums}, a.norm);
+}
 
 // Copies host memory of some views to the GPU, and redirects the views to the copies. Views may
 // overlap; their copies then overlap equally.

@@ -100,6 +100,24 @@ TEST(Resnet, NamesParametersAndTapsAsPublished) {
             (Sizes{4, 4, 2048}));
 }
 
+// Group norm has the parameters of batch norm, by name and number, and no running values.
+TEST(Resnet, GroupNormHasTheSameParameters) {
+  for (int64_t depth : {18, 50}) {
+    models::ResnetConfig config = published(depth);
+    models::ParameterList batch, group;
+    const models::ResnetTrunk with_batch_norm(config, models::Recompute::none, batch);
+    config.norm = models::ResnetNorm::group;
+    const models::ResnetTrunk with_group_norm(config, models::Recompute::none, group);
+    std::vector<std::string> want, got;
+    for (const shard::Parameter& p : batch.parameters())
+      if (p.trained()) want.push_back(p.path);
+    for (const shard::Parameter& p : group.parameters()) got.push_back(p.path);
+    EXPECT_EQ(got, want);
+    EXPECT_NE(with_batch_norm.changing_arguments(), "");
+    EXPECT_EQ(with_group_norm.changing_arguments(), "");
+  }
+}
+
 // torchvision draws a convolution's weights by the fan-out of all groups together, torch by the
 // fan-in of one group (ssl.md 1.5).
 TEST(Resnet, DrawsConvolutionsAsPublished) {
@@ -209,14 +227,17 @@ class ResnetWorld {
   models::Inputs inputs_;
 };
 
-models::ResnetConfig small_resnet(bool bottleneck) {
-  return {.blocks = {2, 1, 1, 1}, .bottleneck = bottleneck, .width = 8};
+models::ResnetConfig small_resnet(bool bottleneck, bool group_norm = false) {
+  models::ResnetConfig c{.blocks = {2, 1, 1, 1}, .bottleneck = bottleneck, .width = 8};
+  if (group_norm) c.norm = models::ResnetNorm::group;
+  c.norm_groups = 4;
+  return c;
 }
 
 // The derivative along a tensor's gradient is the gradient's norm.
 TEST(Resnet, GradientsAgainstDifferences) {
-  for (bool bottleneck : {false, true}) {
-    ResnetWorld world(small_resnet(bottleneck), 8, models::Recompute::none);
+  for (auto [bottleneck, group_norm] : {std::pair{false, false}, {true, false}, {false, true}}) {
+    ResnetWorld world(small_resnet(bottleneck, group_norm), 8, models::Recompute::none);
     world.loss();
     for (const auto& [path, gradient] : world.gradients()) {
       const double norm = one_rank::norm_of(gradient);
@@ -233,9 +254,10 @@ TEST(Resnet, GradientsAgainstDifferences) {
 // Blocks that are computed again have the same bits, and need less memory.
 TEST(Resnet, RecomputedBlocksHaveTheSameBits) {
   for (DType operands : {DType::f32, DType::bf16})
-    for (int64_t slices : {1, 4}) {
-      ResnetWorld kept(small_resnet(true), 8, models::Recompute::none, slices, operands),
-          again(small_resnet(true), 8, models::Recompute::block, slices, operands);
+    for (auto [slices, group_norm] : {std::pair{1, false}, {4, false}, {4, true}}) {
+      const models::ResnetConfig config = small_resnet(true, group_norm);
+      ResnetWorld kept(config, 8, models::Recompute::none, slices, operands),
+          again(config, 8, models::Recompute::block, slices, operands);
       EXPECT_EQ(kept.loss(), again.loss());
       const std::map<std::string, Floats> want = kept.gradients(), got = again.gradients();
       for (const auto& [path, gradient] : want) EXPECT_EQ(gradient, got.at(path)) << path;
@@ -262,10 +284,22 @@ std::string problems_of(const std::string& text) {
 TEST(Resnet, KeysAreChecked) {
   EXPECT_EQ(problems_of("depth = 18\nwidth = 16\n"), "");
   EXPECT_EQ(problems_of("groups = 32\nwidth_per_group = 4\nlayer4_stride = 1\n"), "");
+  EXPECT_EQ(problems_of("norm = \"group\"\n"), "");
+  EXPECT_EQ(problems_of("norm = \"group\"\nwidth = 12\nnorm_groups = 1\n"), "");
   for (auto [text, part] :
        {std::pair{"depth = 20\n", "20 is no depth of a ResNet"},
         {"depth = 18\ngroups = 2\n", "depth 18 has basic blocks"},
         {"layer4_stride = 3\n", "layer4_stride"},
+        {"norm_groups = 16\n", "trunk.norm_groups: 16 groups of channels are of no use"},
+        {"norm = \"group\"\nnorm_groups = 24\n",
+         "trunk.norm_groups: the channels of some layers cannot be cut into 24 equal groups; give "
+         "a "
+         "divisor of 64"},
+        {"norm = \"group\"\ngroups = 2\nwidth_per_group = 24\n", "give a divisor of 16"},
+        {"norm = \"group\"\nnorm_groups = 0\n", "norm_groups"},
+        {"norm = \"group\"\ngroup_examples = 8\n",
+         "trunk.group_examples: 8 examples share statistics of batch norm only"},
+        {"norm = \"layer\"\n", "trunk.norm"},
         {"width = 8\nwidth_per_group = 4\n", "leaves bottlenecks without channels"}})
     EXPECT_NE(problems_of(text).find(part), std::string::npos) << problems_of(text);
 }
