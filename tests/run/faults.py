@@ -97,13 +97,14 @@ def table():
                   where={"CALL": "pread", "ENDS": ".tar"}, args=tuple(QUIET)),
             Fault("decoder hangs", 2, rank, (hang, r"loader \d+: load a sample"), exchange="png_create_read_struct:40:hang",
                   args=tuple(QUIET), at_start=True),
-            Fault("writer hangs", 3, rank, (hang, "write|commit a checkpoint"), file=f"0:{slow}", where={"CALL": "pwrite", "ENDS": ".h5.tmp"},
+            Fault("writer hangs", 3, rank, (hang, "write|commit a checkpoint"), file=f"0:{slow}",
+                  where={"CALL": "pwritev", "ENDS": ".h5.tmp"},
                   args=tuple(SAVING)),
             Fault("sync hangs", 2, rank, (hang, "sync a checkpoint"), file=f"0:{slow}",
                   where={"CALL": "fsync", "ENDS": ".h5.tmp"}, args=tuple(SAVING)),
             Fault("evaluation hangs", 2, rank, (hang, "phase evaluate", "load a sample"), file=f"3:{slow}",
                   where={"CALL": "pread", "UNDER": "val"}, args=tuple(EVALUATING)),
-            Fault("restore hangs", 3, rank, (hang, "phase restore"), file=f"8:{slow}",
+            Fault("restore hangs", 3, rank, (hang, "phase restore"), file=f"0:{slow}",
                   where={"UNDER": "run/checkpoints", "ENDS": ".h5"}, args=tuple(QUIET), restored=True, at_start=True),
             Fault("opening data hangs", 3, rank, (hang, "open a shard"), file=f"0:{slow}",
                   where={"CALL": "open", "ENDS": ".tar"}, args=tuple(QUIET), at_start=True),
@@ -120,7 +121,7 @@ def table():
         *(Fault("slowed by 300 ms a step", n, r, exit=75, exchange="MPI_Allreduce:0:slow", where={"FAULT_COUNT": "3"},
                 args=tuple(QUIET)) for n, r in ((2, 1), (3, 0))),
         Fault("disk full", 2, 1, ("error: .*rank RANK", "checkpoints/.*No space left"), exit=5, file="0:errno=28+",
-              where={"CALL": "pwrite", "ENDS": ".h5.tmp"}, args=(*SAVING, "--set", "checkpoint.on_error=stop")),
+              where={"CALL": "pwritev", "ENDS": ".h5.tmp"}, args=(*SAVING, "--set", "checkpoint.on_error=stop")),
         Fault("disk slow", 2, 0, exit=75, file="0:slow=1000+", where={"CALL": "fsync", "ENDS": ".h5.tmp"}, args=tuple(SAVING)),
         Fault("memory short", 2, 1, ("error: .*rank RANK", "memory"), exit=3, file="3:nomem",
               where={"CALL": "pread", "ENDS": ".tar"}, args=tuple(QUIET)),
@@ -133,7 +134,7 @@ def calm_jobs(seconds):
     def calm(name, ranks, args, **more):
         return Fault(name, ranks, 0, exit=75, args=tuple(args), calm_s=seconds, **more)
     return [calm("clean", 2, ()), calm("clean", 4, QUIET), calm("suspended and continued", 3, SAVING, suspended=True),
-            calm("evaluation of a minute", 2, EVALUATING, file="0:slow=1500+", where={"CALL": "pread", "UNDER": "val"})]
+            calm("evaluation of a minute", 2, EVALUATING, file="0:slow=700+", where={"CALL": "pread", "UNDER": "val"})]
 
 
 def suspend(ranks, end):
@@ -201,8 +202,9 @@ class Campaign:
             env["LD_PRELOAD"] = harness.preload(os.environ["FAULT_LIBRARY"])
         if fault.file:
             under = where.pop("UNDER", "")
+            place = f"{self.folder if under == 'val' else home}/{under}" if under else self.folder
             env |= {f"INJECT_{k}": v for k, v in where.items()}
-            env |= {"INJECT": f"{fault.rank}:{fault.file}", "INJECT_UNDER": f"{self.folder if under == 'val' else home}/{under}" if under else self.folder}
+            env |= {"INJECT": f"{fault.rank}:{fault.file}", "INJECT_UNDER": place}
             env["LD_PRELOAD"] = harness.preload(os.environ["INJECT_LIBRARY"])
         job = subprocess.Popen(["mpirun", "-np", str(fault.ranks), harness.TRAINER, self.deck(home), "--set", "train.total_steps=100000",
                                 "--set", f"watch.limit_s={LIMIT}", *fault.args],
@@ -254,7 +256,8 @@ def judge(fault, lines, code, begin, run):
             fault.seconds = (named or told)[0][0] - begin
             if fault.seconds > LIMIT + GRACE:
                 wrong.append(f"late by {fault.seconds - LIMIT - GRACE:.1f} s")
-        if code == 7 and "stacks of all ranks are in the console" not in fault.line and not glob.glob(f"{run}/logs/stacks/*-hang1-rank*.txt"):
+        shown = "stacks of all ranks are in the console" in fault.line or glob.glob(f"{run}/logs/stacks/*-hang1-rank*.txt")
+        if code == 7 and not shown:
             wrong.append("no stacks")
     elif alarm := [line for _, line in told if "hang: " in line]:
         wrong.append("false alarm")

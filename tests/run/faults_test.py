@@ -9,8 +9,8 @@ import faults
 import harness
 import place
 
-TITLES = ("hang all_gather, rank 1 of 2", "hang barrier, rank 2 of 4", "hang max, rank 1 of 2", "skip reduce_scatter, rank 1 of 3",
-          "half all_reduce, rank 2 of 3", "decoder hangs, rank 1 of 2", "writer hangs, rank 1 of 3", "evaluation hangs, rank 0 of 2",
+TITLES = ("hang Iallgather, rank 1 of 2", "hang Barrier, rank 2 of 4", "hang Allreduce, rank 1 of 2", "skip Iallreduce, rank 1 of 3",
+          "half Iallgather, rank 2 of 3", "decoder hangs, rank 1 of 2", "writer hangs, rank 1 of 3", "evaluation hangs, rank 0 of 2",
           "restore hangs, rank 1 of 3", "killed, rank 1 of 2", "slowed by 300 ms a step, rank 1 of 2", "disk full, rank 1 of 2")
 
 
