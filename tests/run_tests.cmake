@@ -8,6 +8,11 @@ add_library(mpi_faults MODULE ${CMAKE_CURRENT_SOURCE_DIR}/inject/mpi_faults.cpp)
 target_link_libraries(mpi_faults PRIVATE MPI::MPI_CXX ${CMAKE_DL_LIBS})
 set_target_properties(mpi_faults PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
 
+# A library that makes a rank slow (slow_rank_test.py).
+add_library(slow MODULE ${CMAKE_CURRENT_SOURCE_DIR}/inject/slow.cpp)
+target_link_libraries(slow PRIVATE ${CMAKE_DL_LIBS})
+set_target_properties(slow PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+
 # A library that makes the machine of a rank faulty (selftest_test.py, jobs on several nodes).
 add_library(machine MODULE ${CMAKE_CURRENT_SOURCE_DIR}/inject/machine.cpp)
 target_link_libraries(machine PRIVATE MPI::MPI_CXX ${CMAKE_DL_LIBS})
@@ -32,7 +37,7 @@ endif()
 # The scripts mostly wait for programs to start, so two run at a time. Their time limits allow that.
 foreach(script IN LISTS run_scripts)
   get_filename_component(name ${script} NAME_WE)
-  if(TRAINER_SANITIZE AND name STREQUAL torture_test)
+  if(TRAINER_SANITIZE AND name MATCHES "^(torture|slow_rank)_test$")
     continue()  # both preloaded libraries must come first, and both replace the allocator
   endif()
   if(TRAINER_SANITIZE AND name STREQUAL memory_limit_test)
@@ -47,6 +52,9 @@ foreach(script IN LISTS run_scripts)
   set_property(TEST run_${name}_mpi4 APPEND PROPERTY ENVIRONMENT "MACHINE_LIBRARY=$<TARGET_FILE:machine>"
                "FAULT_LIBRARY=$<TARGET_FILE:mpi_faults>")
 endforeach()
+if(TEST run_slow_rank_test_mpi4)
+  set_property(TEST run_slow_rank_test_mpi4 APPEND PROPERTY ENVIRONMENT "SLOW_LIBRARY=$<TARGET_FILE:slow>")
+endif()
 
 set_tests_properties(run_slurm_test_mpi4 PROPERTIES COST 1000)  # first, because it mostly waits
 if(TEST run_clang_test_mpi4)

@@ -23,6 +23,7 @@
 #include "comm/node_memory.hpp"
 #include "comm/shared_sum.hpp"
 #include "comm/tree_exchange.hpp"
+#include "comm/waits.hpp"
 #include "device/memory.hpp"
 #include "device/transfers.hpp"
 
@@ -82,7 +83,9 @@ class MpiWork : public Ticket::Work, public MpiLane::Work {
     base::TimedSpan waiting("wait for an exchange", base::SpanKind::wait);
     lane_.finish(*this);
     deliver();
-    traffic->seconds += waiting.end_s();
+    const double seconds = waiting.end_s();
+    traffic->seconds += seconds;
+    waits().waiting_s += seconds;
     lane_.wake();
     waited = true;
   }
@@ -310,7 +313,11 @@ class MpiComm : public Comm {
       ++t.calls;
       t.bytes += bytes;
     }
-    void stop() { traffic.seconds += base::now_s() - begin; }
+    void stop() {
+      const double seconds = base::now_s() - begin;
+      traffic.seconds += seconds;
+      waits().beginning_s += seconds;
+    }
     Traffic& traffic;
     double begin = base::now_s();
   };
@@ -323,9 +330,14 @@ class MpiComm : public Comm {
     return free->get();
   }
 
+  // An agreement, in which ranks wait for the slowest one.
+  struct Whole {
+    base::WholeExchange exchange;
+    CountedWait wait;
+  };
   // Marks a call that ends in this scope.
-  base::WholeExchange whole(std::string_view kind, int type = 0, int64_t count = 0) const {
-    return base::WholeExchange({kind, name_, type, count});
+  Whole whole(std::string_view kind, int type = 0, int64_t count = 0) const {
+    return {base::WholeExchange({kind, name_, type, count}), {}};
   }
 
   template <class Begin>

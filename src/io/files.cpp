@@ -18,6 +18,8 @@
 #include <utility>
 
 #include "base/cancel.hpp"
+#include "base/clock.hpp"
+#include "io/sync_times.hpp"
 
 namespace io {
 namespace {
@@ -35,7 +37,25 @@ auto repeat(Call call) {
   return result;
 }
 
+thread_local double t_synced_s = 0;
+std::atomic<double> g_longest_sync_s{0};
+
+// Returns the result of fsync, and keeps errno.
+int timed_sync(int descriptor) {
+  const base::Stopwatch watch;
+  const int result = repeat([&] { return ::fsync(descriptor); });
+  const double seconds = watch.seconds();
+  t_synced_s += seconds;
+  double longest = g_longest_sync_s;
+  while (longest < seconds && !g_longest_sync_s.compare_exchange_weak(longest, seconds)) {
+  }
+  return result;
+}
+
 }  // namespace
+
+double synced_s() { return t_synced_s; }
+double take_longest_sync_s() { return g_longest_sync_s.exchange(0); }
 
 void fail_call(const char* call, const std::string& path, int number) {
   throw Failure(fmt::format("{}: cannot {}: {}", path, call, std::strerror(number)), number);
@@ -214,7 +234,7 @@ void File::truncate(int64_t bytes) {
 
 void File::sync() {
   note_call("fsync", path_);
-  if (repeat([&] { return ::fsync(descriptor_); }) < 0) fail_call("sync", path_, errno);
+  if (timed_sync(descriptor_) < 0) fail_call("sync", path_, errno);
 }
 
 void File::close() {
@@ -413,7 +433,7 @@ void sync_directory(const std::string& path) {
   int descriptor = repeat([&] { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
   if (descriptor < 0) fail_call("open", path, errno);
   note_call("fsync", path);
-  int number = repeat([&] { return ::fsync(descriptor); }) < 0 ? errno : 0;
+  int number = timed_sync(descriptor) < 0 ? errno : 0;
   ::close(descriptor);
   // Some network file systems cannot sync directories. Their renames are durable on return.
   if (number && number != EINVAL && number != ENOTSUP) fail_call("sync", path, number);

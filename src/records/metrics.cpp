@@ -93,12 +93,23 @@ const std::vector<MetricInfo>& train_metrics() {
        "are numbered"},
       {"ms", "ms", "wall time of the step"},
       {"data_ms", "ms",
-       "part of ms: the host waits for data; with a GPU for the next step's, while it may be "
-       "computing"},
+       "part of ms at rank 0: the host waits for data; with a GPU for the next step's, while it "
+       "may "
+       "be computing"},
       {"comm_ms", "ms",
        "part of ms: the host waits for exchanges that computing did not hide, and for other ranks; "
        "NCCL's, which run on the GPU, are in compute_ms"},
       {"compute_ms", "ms", "part of ms: the rest"},
+      {"data_mean_ms", "ms",
+       "wait for data per step, mean over ranks and the newest window of steps, in the first row "
+       "after it; one rank has none"},
+      {"data_max_ms", "ms", "the same, of the rank that waited longest"},
+      {"slow_rank", "1",
+       "rank that made the others wait in a window since the row before; -1: none, or all alike"},
+      {"slow_ms", "ms", "what a step of that window would save without it"},
+      {"slow_phase", "1",
+       "what made it slow: 1 input, 2 computing, 3 exchange, 4 saving, 5 machine; 0: nothing"},
+      {"slow_chronic", "1", "1: it was slow in most of the newest windows; 0: once"},
       {"examples_s", "1/s", "examples per second of this step, all ranks"},
       {"examples_s_core", "1/s",
        "examples_s over the devices of all ranks: compute threads (CPUs) or GPUs"},

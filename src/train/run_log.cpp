@@ -145,6 +145,7 @@ void RunLog::write_row(const step::StepReport& report, bool skipped, double seco
                          {"bad_samples", double(feed_.replaced(step))},
                          {"progress", double(step) / double(attempt_.total)},
                          {"uptime_s", attempt_.uptime_s()}});
+  slow_ranks_.add_to(row);
   if (const int64_t every = attempt_.recipe.train.test_every; every > 0) {
     const int64_t epoch = attempt_.state.examples_seen(step - 1) / data.size();
     row.emplace_back("train_phase", double(epoch));

@@ -9,13 +9,18 @@
 #include "train/console_window.hpp"
 #include "train/feed.hpp"
 #include "train/run_files.hpp"
+#include "train/slow_ranks.hpp"
 
 namespace train {
 
 class RunLog {
  public:
-  RunLog(Attempt& attempt, RunFiles& files, const Feed& feed)
-      : attempt_(attempt), files_(files), feed_(feed), window_(attempt.recipe.log.console_window) {}
+  RunLog(Attempt& attempt, RunFiles& files, const Feed& feed, SlowRanks& slow_ranks)
+      : attempt_(attempt),
+        files_(files),
+        feed_(feed),
+        slow_ranks_(slow_ranks),
+        window_(attempt.recipe.log.console_window) {}
 
   // Records the report of the settled step in counts, metrics and console. `skipped`: the step made
   // no update.
@@ -49,6 +54,7 @@ class RunLog {
   Attempt& attempt_;
   RunFiles& files_;
   const Feed& feed_;
+  SlowRanks& slow_ranks_;
   ConsoleWindow window_;
   std::optional<double> first_step_s_;  // until a row has it
   bool any_step_ = false, utilisation_explained_ = false;

@@ -49,7 +49,8 @@ Trainer::Trainer(comm::Session& session, const Recipe& recipe, config::Deck& dec
       files_(attempt_),
       feed_(attempt_, files_),
       guard_(recipe.guard),
-      log_(attempt_, files_, feed_) {
+      slow_ranks_(attempt_),
+      log_(attempt_, files_, feed_, slow_ranks_) {
   const double before_s = attempt_.uptime_s();  // starting MPI, reading the deck
   job_.connect();
   attempt_.pace.cores = double(job_.threads()) * job_.mesh().shape.ranks();
@@ -92,6 +93,7 @@ void Trainer::loop() {
   while (step < attempt_.total && !ends_run(stop_) && !early_) {
     base::set_step(++attempt_.state.step);
     log::trace(log::Component::train, "step begins");
+    slow_ranks_.begin();
     job_.engine().submit(step, [this](int64_t) { return feed_.next(attempt_.state.step); });
     feed_.agree_on_step(step);
     // A GPU computes this step while the host processes the report of the step before, unless
@@ -103,6 +105,7 @@ void Trainer::loop() {
     // If this step turns out to be the last one, the evaluators with at_end run now.
     early_ = evaluations_->stopped_early();
     if (early_ && complete_) evaluate(Which::missing);
+    slow_ranks_.begin();
     stop_ = stop_request();
     if (save_due()) {
       if (!settle(0)) continue;
@@ -111,6 +114,7 @@ void Trainer::loop() {
     saves_->watch(false);
     if (!saves_->pending()) evaluations_->saved_up_to(saves_->saved_step());
     if (files_.metrics().flush_due()) files_.flush();
+    slow_ranks_.step_done();
   }
 }
 
@@ -131,6 +135,7 @@ bool Trainer::accept(const step::StepReport& report) {
   const Guard::Verdict verdict =
       guard_.judge(attempt_.settled, report, job_.engine().layout().parameters());
   Progress& progress = attempt_.state.progress;
+  slow_ranks_.add_data(report.data_s);
   switch (verdict.action) {
     case Guard::Action::keep:
       attempt_.state.watched.update(job_.engine().measures(), report.measures);
@@ -165,6 +170,7 @@ void Trainer::give_up(const std::string& error) {
 
 void Trainer::rewind(const std::string& problem) {
   attempt_.enter("rewind");
+  slow_ranks_.drop();
   saves_->watch(true);
   files_.flush();
   const int64_t left_out = continuation_->go_back(problem);
@@ -182,6 +188,7 @@ void Trainer::rewind(const std::string& problem) {
 }
 
 void Trainer::evaluate(Which which) {
+  slow_ranks_.pause();
   const Evaluations::Outcome outcome = evaluations_->run(which);
   if (!outcome.problem.empty()) give_up(outcome.problem);
   complete_ = outcome.complete;
@@ -278,6 +285,7 @@ void Trainer::start() {
   if (const std::string evals = evaluations_->describe(); !evals.empty())
     log::line("evals  {}", evals);
   feed_.open_loader();
+  slow_ranks_.open();
   log::line("start    step={} from={} setup_s={:.1f}  table: logs/parameters.txt",
             attempt_.state.step, from, attempt_.uptime_s());
   attempt_.charge(&Progress::Times::setup);

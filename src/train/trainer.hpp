@@ -8,6 +8,7 @@
 //   continuation   where the run goes on from
 //   evaluations    evaluators and what follows from their values
 //   guard          whether a step is kept
+//   slow_ranks     who makes the others wait
 //   run_log        rows and lines about steps
 #pragma once
 
@@ -18,6 +19,7 @@
 #include "train/guard.hpp"
 #include "train/run_log.hpp"
 #include "train/saves.hpp"
+#include "train/slow_ranks.hpp"
 
 namespace train {
 
@@ -58,6 +60,7 @@ class Trainer {
   RunFiles files_;
   Feed feed_;
   Guard guard_;
+  SlowRanks slow_ranks_;
   RunLog log_;
   std::unique_ptr<job::Stops> stops_;
   std::unique_ptr<Evaluations> evaluations_;

@@ -14,13 +14,16 @@ MOST_POINTS, LEAST_POINTS, ALL_POINTS = 2000, 100, 60_000   # points of a curve,
 # Columns of training that are no curves, or that have a panel of their own.
 NO_CURVES = {"step", "attempt", "skipped", "epoch", "examples_seen", "progress", "core_hours", "uptime_s", "examples_s_core",
              "first_step_s", "loss", "loss_ar", "loss_parallel", "accuracy", "l2_grads", "examples_s", "ms", "compute_ms", "data_ms",
-             "comm_ms", "mfu", "hfu"}
+             "comm_ms", "mfu", "hfu", "slow_rank", "slow_phase", "slow_chronic"}
 STEP_PARTS = (("ms", "whole step"), ("compute_ms", "computing"), ("data_ms", "waiting for data"), ("comm_ms", "communication"))
 TITLES = {"l2_params": "norm of the parameters", "l2_updates": "norm of the updates", "clip": "factor of clipping",
           "host_mib": "memory of rank 0", "host_available_mib": "memory that its node has left",
           "skipped_updates": "steps without an update", "bad_samples": "bad samples",
+          "data_mean_ms": "wait for data, mean of the ranks", "data_max_ms": "wait for data, slowest rank",
+          "slow_ms": "cost of a slow rank",
           "loss_per_token": "training loss per token", "loss_scale": "loss scale"}
-ONLY_IF_ANY = {"skipped_updates", "bad_samples"}    # no panel for zeros alone
+ONLY_IF_ANY = {"skipped_updates", "bad_samples", "slow_ms"}    # no panel for zeros alone
+OF_WINDOWS = {"data_mean_ms", "data_max_ms", "slow_ms"}         # a short run has one value of them, which is no curve
 
 
 def by_unit(panel, run):
@@ -56,12 +59,13 @@ def panels_of(runs):
     for column in sorted({name for run in read for name in run.train}):
         if column in NO_CURVES or column.startswith(("schedule", "epoch[", "examples_seen[", "core_hours[")):
             continue
-        if column in ONLY_IF_ANY and not any(np.any(run.train.get(column, 0)) for run in read):
+        if column in ONLY_IF_ANY and not any(np.any(np.nan_to_num(run.train.get(column, 0))) for run in read):
             continue
         unit = next((run.unit("train", column)[0] for run in runs if run.unit("train", column)[0] not in ("", "1")), "")
         panel = curves.Panel(TITLES.get(column, column), unit, log=column.startswith("l2_"), smoothed="mean")
         for run in read:
-            panel.add(run, column, run.train, column)
+            if column not in OF_WINDOWS or np.count_nonzero(np.isfinite(run.train.get(column, np.nan))) > 1:
+                panel.add(run, column, run.train, column)
         more.append(panel)
     more = [panel for panel in more if panel.curves]
     return panels + (more if len(runs) == 1 else [part for panel in more for part in panel.one_per_label()])

@@ -10,6 +10,7 @@ import numpy as np
 
 import curves
 import run_dir
+import slow_ranks
 from report_page import captions, charts, confusions, deck
 from report_page.charts import duration, short
 
@@ -180,6 +181,7 @@ def times(runs, names):
 
 def throughput(runs, names):
     columns = (("examples_s", "examples per second"), *((column, f"{label}, ms") for column, label in charts.STEP_PARTS),
+               ("data_mean_ms", "waiting for data, mean of the ranks, ms"), ("data_max_ms", "waiting for data, slowest rank, ms"),
                ("mfu", "MFU"), ("hfu", "HFU"), ("host_mib", "memory of rank 0, MiB"))
     rows = []
     for column, label in columns:
@@ -211,6 +213,19 @@ def mesh(runs, names):
         rows = [re.split(r" {2,}", line) for line in lines[2:]]
         hosts = table(["ranks", "host", "device", "threads per rank"], [[escape(cell) for cell in row] for row in rows if len(row) == 4])
         bodies.append(f"<p>{parted(lines[0])}</p>{mesh_drawing(run)}{hosts}" if lines else "")
+    return per_run(names, bodies) if any(bodies) else ""
+
+
+def slow(runs, names):
+    bodies = []
+    for run in runs:
+        rows = [[escape(slow_ranks.who(run.hosts, rank)), phase, f"{windows:,}", f"{100 * windows / run.windows.count:.0f} %",
+                 f"{first:,} to {last:,}" if last != first else f"{first:,}", short(ms / windows), "yes" if chronic else ""]
+                for (rank, phase), (windows, first, last, ms, chronic) in sorted(run.windows.slow.items(), key=lambda item: -item[1][3])]
+        head = ["who", "phase", "windows", "of all", "steps", "costs, ms per step", "chronic"]
+        note = ('<p class="muted">A window is a stretch of steps, about 10 s. The slow rank waits least for the others. Hosts are those '
+                'of the newest attempt.</p>')
+        bodies.append(table(head, rows, "numbers") + note if rows else "")
     return per_run(names, bodies) if any(bodies) else ""
 
 
@@ -337,6 +352,7 @@ def page(runs, until=None):
         ("time", "Time of the job", times(runs, names)),
         ("throughput", "Throughput", throughput(runs, names)),
         ("mesh", "Mesh", mesh(runs, names)),
+        ("slow", "Slow ranks", slow(runs, names)),
         ("attempts", "Attempts and stops", attempts(runs, names)),
         ("warnings", "Warnings", warnings(runs, names)),
         ("deck", "Deck", decks(runs, names)),

@@ -11,6 +11,7 @@ import numpy as np
 
 import curves
 import run_dir
+import slow_ranks
 from console import Failure
 
 # Parts of the job's time: label and attribute of a checkpoint.
@@ -156,6 +157,7 @@ class ReportRun:
         self.warnings = warnings_of(folder)
         self.files = run_dir.checkpoints(folder)
         self.saved = self.read_newest()
+        self.windows, self.hosts = slow_ranks.Windows(), slow_ranks.hosts_of(folder)
         self.starts, self.last_uptime = self.read_starts()
 
     def read_newest(self):
@@ -168,13 +170,15 @@ class ReportRun:
         return {}
 
     def read_starts(self):
-        """Returns the rows of starts, and the last uptime_s of each attempt by its number."""
+        """Returns the rows of starts, and the last uptime_s of each attempt by its number. Counts the windows with slow ranks."""
         starts, uptime, attempt = [], {}, 1
         for row in run_dir.rows(self.folder):
             if row.get("kind") == "start":
                 starts.append(row)
                 attempt = int(row.get("attempt") or attempt)
-            elif row.get("kind") == "train" and isinstance(row.get("uptime_s"), (int, float)):
+            elif row.get("kind") == "train":
+                self.windows.add(row)
+            if row.get("kind") == "train" and isinstance(row.get("uptime_s"), (int, float)):
                 uptime[attempt] = max(uptime.get(attempt, 0), row["uptime_s"])
         return starts, uptime
 

@@ -10,7 +10,11 @@
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
+#include <thread>
 #include <vector>
+
+#include "base/clock.hpp"
+#include "io/sync_times.hpp"
 
 namespace {
 
@@ -74,6 +78,21 @@ TEST_F(Files, errors_name_call_path_and_reason) {
   message_of([&] { io::rename_file(path("x"), path("y")); }, ENOENT);
   message_of([&] { io::free_bytes(path("none")); }, ENOENT);
   message_of([&] { io::sync_directory(path("none")); }, ENOENT);
+}
+
+TEST_F(Files, syncs_are_timed_by_thread) {
+  io::take_longest_sync_s();
+  const double before = io::synced_s();
+  base::Stopwatch watch;
+  io::write_file_atomically(path("a"), "12345");
+  const double here = io::synced_s() - before, longest = io::take_longest_sync_s();
+  EXPECT_GT(longest, 0);
+  EXPECT_LT(longest, here) << "a sync of the file and one of its folder";
+  EXPECT_LE(here, watch.seconds());
+  std::jthread([&] { io::write_file_atomically(path("b"), "12345"); }).join();
+  EXPECT_EQ(io::synced_s() - before, here) << "another thread's time is its own";
+  EXPECT_GT(io::take_longest_sync_s(), 0);
+  EXPECT_EQ(io::take_longest_sync_s(), 0);
 }
 
 TEST_F(Files, atomic_write_replaces_whole_files_and_leaves_no_temporary) {
