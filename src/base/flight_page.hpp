@@ -22,6 +22,7 @@ struct FlightPage {
   static constexpr uint64_t kMagic = 0x3154484749'4C46ull;  // "FLIGHT1" in memory
   static constexpr int kThreads = 32, kDepth = 12, kExchanges = 96, kSpans = 480;
 
+  // It has many members because each fact about the process has one.
   struct Head {
     FlightWord magic, pid, rank, ranks;
     FlightWord step;

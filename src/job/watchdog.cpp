@@ -106,6 +106,7 @@ void leave_signals_to_watchdog() {
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
 }
 
+// It has many members because each thing that it watches has one.
 class Watchdog::Dog {
  public:
   Dog(comm::Session& session, const WatchOptions& options)
