@@ -155,7 +155,8 @@ int MPI_Bcast(void* data, int count, MPI_Datatype type, int root, MPI_Comm comm)
               [=](int n) { return PMPI_Bcast(data, n, type, root, comm); });
 }
 int MPI_Barrier(MPI_Comm comm) {
-  return meet("MPI_Barrier", int(comm == MPI_COMM_WORLD), nullptr, [=](int) { return PMPI_Barrier(comm); });
+  return meet("MPI_Barrier", int(comm == MPI_COMM_WORLD), nullptr,
+              [=](int) { return PMPI_Barrier(comm); });
 }
 int MPI_Allreduce(const void* send, void* recv, int count, MPI_Datatype type, MPI_Op op,
                   MPI_Comm comm) {
