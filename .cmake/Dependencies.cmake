@@ -44,6 +44,20 @@ trainer_require_library(NAME SentencePiece WANTED "0.1.91 or newer" TARGET train
                         LIBRARY sentencepiece SINCE "util::Status Load" PC sentencepiece
                         APT libsentencepiece-dev DNF sentencepiece-devel SPACK sentencepiece CONDA libsentencepiece)
 include(ParallelHdf5)
+# Optional, and not seen by later folders: without it, files that h5py has compressed with lzf are refused by name.
+trainer_pkg_config_hints(liblzf)
+find_path(TRAINER_LZF_INCLUDE lzf.h HINTS ${include_hints} PATH_SUFFIXES liblzf)
+find_library(TRAINER_LZF_LIBRARY lzf HINTS ${library_hints})
+mark_as_advanced(TRAINER_LZF_INCLUDE TRAINER_LZF_LIBRARY)
+if(TRAINER_LZF_INCLUDE AND TRAINER_LZF_LIBRARY)
+  add_library(trainer::lzf UNKNOWN IMPORTED GLOBAL)
+  set_target_properties(trainer::lzf PROPERTIES IMPORTED_LOCATION ${TRAINER_LZF_LIBRARY}
+                        INTERFACE_INCLUDE_DIRECTORIES ${TRAINER_LZF_INCLUDE} INTERFACE_COMPILE_DEFINITIONS TRAINER_HAS_LZF)
+  set(TRAINER_io_OWN_LIBRARIES trainer::lzf)
+  message(STATUS "lzf: ${TRAINER_LZF_LIBRARY}")
+else()
+  message(STATUS "lzf: none, so HDF5 files with this compression are refused (Debian: liblzf-dev)")
+endif()
 if(TRAINER_TESTS AND NOT TRAINER_FUZZ)
   trainer_require(NAME GoogleTest WANTED "1.10 or newer, for the tests (TRAINER_TESTS=OFF does without)" PACKAGE GTest
                   APT libgtest-dev DNF gtest-devel SPACK googletest CONDA gtest)

@@ -23,6 +23,9 @@ BREAKS = re.compile("[\n\v\f\r\x85\u2028\u2029]+")
 CELL_END = re.compile("[\t\n]|\\Z")
 QUOTED = re.compile('"((?:[^"]|"")*)"')    # a cell as writers of CSV put it
 
+# Byte order marks. That of UTF-32 may begin with that of UTF-16.
+WIDE_TEXT = (("UTF-32", (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)), ("UTF-16", (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)))
+
 
 def reason(error):
     """Returns why a file cannot be read."""
@@ -40,8 +43,9 @@ def read_text(path, errors="strict"):
             data = f.read()
     except OSError as error:
         raise Failure(f"{path}: {reason(error)}") from None
-    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise Failure(f"{path} is UTF-16 text: save it as UTF-8")
+    for name, marks in WIDE_TEXT:
+        if data.startswith(marks):
+            raise Failure(f"{path} is {name} text: save it as UTF-8")
     try:
         return data.decode("utf-8-sig", errors)
     except UnicodeDecodeError as error:

@@ -9,7 +9,7 @@ TRAINER_PACKAGES=(
   # message passing, HDF5 over it, configuration, kernels, tokenizer
   openmpi-bin libopenmpi-dev libhdf5-openmpi-dev hdf5-tools libtomlplusplus-dev libdnnl-dev libsentencepiece-dev sentencepiece
   # images and archives
-  libpng-dev libturbojpeg0-dev libwebp-dev libgif-dev libarchive-dev
+  libpng-dev libturbojpeg0-dev libwebp-dev libgif-dev libarchive-dev liblzf-dev
   # small libraries: logging, command line, hashing, JSON, tests
   libspdlog-dev libfmt-dev libcli11-dev libxxhash-dev libssl-dev nlohmann-json3-dev libgtest-dev
   # tools

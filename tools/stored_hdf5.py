@@ -111,7 +111,11 @@ def check_virtual(dataset, path, plist, depth):
             continue
         if key not in shapes:
             shapes[key] = source_shape(dataset, path, file, name, depth)
-        if not is_inside(plist.get_virtual_srcspace(i), shapes[key], parts[-1]):
+        source = plist.get_virtual_srcspace(i)
+        if is_mixed(source, shapes[key], parts[-1]):
+            fail(dataset, path, f"its source, dataset '{name}' of '{file}', is larger than the part that takes all of it, in more "
+                                "than its rows, and HDF5 would mix the rows: make one of them again")
+        if not is_inside(source, shapes[key], parts[-1]):
             fail(dataset, path, f"its source, dataset '{name}' of '{file}', is smaller than the part that is taken from it, and "
                                 "HDF5 would give zeros for the rest: make one of them again")
     if any(is_endless(part) for part in parts):     # a part grows with its source
@@ -133,6 +137,16 @@ def is_inside(part, shape, to):
         return math.prod(shape) >= to.get_select_npoints()
     last = part.get_select_bounds()[1]
     return len(last) == len(shape) and all(end < length for end, length in zip(last, shape))
+
+
+def is_mixed(part, shape, to):
+    """Returns true if the whole of a larger source is taken, whose rows have another size. HDF5 takes its first elements."""
+    if is_endless(part) or is_endless(to) or part.get_simple_extent_ndims() or math.prod(shape) <= to.get_select_npoints():
+        return False
+    first, last = to.get_select_bounds()
+    sizes = [int(b - a + 1) for a, b in zip(first, last)]
+    rows = list(shape[1:])
+    return len(sizes) < len(rows) or sizes[len(sizes) - len(rows):] != rows
 
 
 def covered(dataset, parts):

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/npy_header.hpp"
 
+#include <algorithm>
 #include <charconv>
 
 #include "base/error.hpp"
@@ -119,8 +120,17 @@ class Parser {
 
 NpyHeader parse_npy_header(std::string_view text) { return Parser(text).header(); }
 
+bool is_big_endian(std::string_view descr) { return descr.starts_with('>'); }
+
+void reverse_bytes(char* values, int64_t bytes, int64_t size) {
+  for (int64_t at = 0; at < bytes; at += size) std::reverse(values + at, values + at + size);
+}
+
 std::optional<device::DType> weight_type(std::string_view descr) {
   using device::DType;
+  std::string little(descr);
+  if (is_big_endian(descr) && descr != ">V2") little[0] = '<';
+  descr = little;
   if (descr == "<f4") return DType::f32;
   if (descr == "<f8") return DType::f64;
   if (descr == "<i8") return DType::i64;

@@ -20,8 +20,13 @@ struct NpyHeader {
 // Throws Error(Exit::checkpoint), which names the defect of the text.
 NpyHeader parse_npy_header(std::string_view text);
 
-// Returns the type of "<f4", "<f8", "<f2", "<i8" and of "|V2" or "<V2", which mean bfloat16. NumPy
-// has no bfloat16. Returns none for anything else.
+// True if the values begin with their most significant bytes.
+bool is_big_endian(std::string_view descr);
+// Turns values of `size` bytes round; `bytes` are whole values.
+void reverse_bytes(char* values, int64_t bytes, int64_t size);
+
+// Returns the type of "<f4", "<f8", "<f2", "<i8", of these with ">", and of "|V2" or "<V2", which
+// mean bfloat16. NumPy has no bfloat16. Returns none for anything else.
 std::optional<device::DType> weight_type(std::string_view descr);
 
 }  // namespace checkpoint

@@ -118,9 +118,7 @@ class NpzReader : public WeightFile {
           fmt::format("'{}' holds pickled Python objects, which are never read (they could run any "
                       "code); save it as an array of numbers",
                       name));
-    const bool swapped = header.descr.starts_with('>');  // most significant byte first
-    FileTensor t{name, header.shape,
-                 weight_type(swapped ? "<" + header.descr.substr(1) : header.descr), header.descr};
+    FileTensor t{name, header.shape, weight_type(header.descr), header.descr};
     std::optional<int64_t> count = checked_count(header.shape);
     if (!count)
       refuse(
@@ -132,7 +130,7 @@ class NpzReader : public WeightFile {
       if (there != needs)
         refuse(fmt::format("{}: the array needs {} bytes, the member has {}: cut or damaged",
                            describe(t), needs, there));
-      places_.push_back({member, begins, header.fortran, swapped});
+      places_.push_back({member, begins, header.fortran, is_big_endian(header.descr)});
     } else {
       places_.push_back({member, 0, false, false});
     }
@@ -162,8 +160,7 @@ class NpzReader : public WeightFile {
       std::memcpy(to, reordered_.data() + returned_, size_t(bytes));
       returned_ += bytes;
     }
-    // `bytes` are whole elements
-    for (int64_t at = 0; swap_ && at < bytes; at += swap_) std::reverse(to + at, to + at + swap_);
+    if (swap_) reverse_bytes(to, bytes, swap_);
   }
 
   // Reads a whole array in Fortran order (first axis fastest) and stores it in C order (last axis

@@ -3,6 +3,7 @@
 #include "checkpoint/catalogue.hpp"
 #include "checkpoint/foreign_file.hpp"
 #include "checkpoint/weight_file.hpp"
+#include "data/sources/file.hpp"
 #include "io/files.hpp"
 
 namespace checkpoint {
@@ -27,9 +28,9 @@ std::unique_ptr<WeightFile> open_weights(const std::string& path) {
   try {
     if (std::string folder = zarr_folder(path); !folder.empty()) return open_zarr_weights(folder);
     if (!io::exists(path)) base::fail(Exit::checkpoint, "{}: there is no such file", path);
-    if (io::is_directory(path) || path.ends_with(".h5")) return open_newest(files_at(path));
-    if (path.ends_with(".npz")) return open_npz_weights(path);
-    if (path.ends_with(".safetensors")) return open_safetensors_weights(path);
+    if (io::is_directory(path) || data::has_ending(path, ".h5")) return open_newest(files_at(path));
+    if (data::has_ending(path, ".npz")) return open_npz_weights(path);
+    if (data::has_ending(path, ".safetensors")) return open_safetensors_weights(path);
   } catch (const io::Failure& e) {
     base::fail(Exit::checkpoint, "{}", e.what());
   }

@@ -237,6 +237,8 @@ class ZarrReader : public WeightFile {
       refuse(
           fmt::format("{}: chunk {} does not hold the {} bytes of its description: cut or damaged",
                       tensor, name, bytes));
+    if (is_big_endian(tensors()[current_].dtype))
+      reverse_bytes(chunk.bytes.data(), bytes, device::size_of(*tensors()[current_].type));
     return std::move(chunk.bytes);
   }
 

@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "data/options.hpp"
 #include "data/sources/class_names.hpp"
@@ -22,6 +23,15 @@ std::optional<ClassList> class_list_of(const Sections& sections, const std::stri
 
 // Returns the first number that stands for two classes; -1 if there is none. One list may be
 // shorter.
-int64_t first_difference(const ClassNames& one, const ClassNames& other);
+int64_t first_difference(const std::vector<std::string>& one,
+                         const std::vector<std::string>& other);
+// Returns the first number of `other` whose class has another number in `one`; -1 if there is none.
+int64_t first_moved(const std::vector<std::string>& one, const std::vector<std::string>& other);
+// `texts` describe the classes `names` in their order. Returns the first number whose text is the
+// name of another class, if the texts cannot be in the order of the names: some are exchanged, or
+// more of them are names of other classes than of their own. Returns -1 otherwise. Capitals, spaces
+// and _ or - for a space do not count.
+int64_t text_of_another(const std::vector<std::string>& texts,
+                        const std::vector<std::string>& names);
 
 }  // namespace data

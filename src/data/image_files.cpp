@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "data/image_files.hpp"
 
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <filesystem>
 
 #include "base/error.hpp"
-#include "base/log.hpp"
-#include "base/text.hpp"
 #include "data/sources/file.hpp"
+#include "data/sources/folder_walk.hpp"
 #include "data/sources/look_alike.hpp"
 
 namespace data {
@@ -28,8 +25,13 @@ class ImageFiles : public Source {
   Sample read(int64_t index) const override {
     const std::string& path = files_.at(size_t(index));
     std::error_code problem;
-    if (!fs::exists(path, problem))
+    const fs::file_type type = fs::status(path, problem).type();
+    if (type == fs::file_type::not_found)
       base::fail(base::Exit::data, "there is no such file{}", look_alike_hint(path));
+    // To open a pipe would take from its writer what another reader waits for.
+    if (type != fs::file_type::regular && !problem)
+      base::fail(base::Exit::data, "it is a {}, not an image file",
+                 type == fs::file_type::directory ? "folder" : "pipe, socket or device");
     const File file(path);
     if (file.size() > kMostMemberBytes)
       base::fail(base::Exit::data, "the image has {} bytes; at most {} are read", file.size(),
@@ -46,52 +48,13 @@ class ImageFiles : public Source {
   std::vector<std::string> files_;
 };
 
-// Tells links to a folder above them from others: such a link would be followed for ever.
-class FoldersAbove {
- public:
-  explicit FoldersAbove(const std::string& top) { enter(top, 0); }
-  // Returns false for a folder that is one of those above it. `depth` counts from the top.
-  bool enter(const std::string& folder, int depth) {
-    struct stat info;
-    if (::stat(folder.c_str(), &info) != 0) return true;  // the listing names the problem
-    chain_.resize(std::min(chain_.size(), size_t(depth)));
-    const std::pair id{info.st_dev, info.st_ino};
-    if (std::ranges::count(chain_, id) > 0) return false;
-    chain_.push_back(id);
-    return true;
-  }
-
- private:
-  std::vector<std::pair<dev_t, ino_t>> chain_;  // from the top
-};
-
 std::vector<std::string> images_below(const std::string& folder) {
-  std::vector<std::string> out;
-  FoldersAbove above(folder);
-  std::error_code problem;
-  fs::recursive_directory_iterator at(folder, fs::directory_options::follow_directory_symlink,
-                                      problem),
-      end;
-  for (; !problem && at != end; at.increment(problem)) {
-    const std::string name = at->path().filename().native();
-    std::error_code ignored;
-    const bool is_folder = at->is_directory(ignored);
-    if (name.starts_with('.')) {
-      if (is_folder) at.disable_recursion_pending();
-    } else if (!is_folder && is_image_file(name)) {
-      out.push_back(at->path().native());
-    } else if (is_folder && !above.enter(at->path().native(), at.depth() + 1)) {
-      base::log::warning("'{}' is a link to a folder above it, which is not followed",
-                         base::one_line(at->path().native()));
-      at.disable_recursion_pending();
-    }
-  }
-  if (problem)
-    base::fail(base::Exit::data, "the folder '{}' cannot be listed: {}", folder, problem.message());
-  if (out.empty())
+  FoundImages found;
+  FolderWalk(folder, {}, WalkFor::names).add(folder, found);
+  if (found.images.empty())
     base::fail(base::Exit::data, "the folder '{}' holds no image ({})", folder, kImageEndings);
-  std::sort(out.begin(), out.end());
-  return out;
+  std::sort(found.images.begin(), found.images.end());
+  return std::move(found.images);
 }
 
 }  // namespace

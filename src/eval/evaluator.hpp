@@ -108,6 +108,12 @@ struct Metric {
   std::string name, unit, doc;
 };
 
+// Texts for the classes that an evaluator ranks, in the order of their numbers.
+struct ClassTexts {
+  std::string key;  // of [eval.NAME]: "classes"
+  std::vector<std::string> texts;
+};
+
 struct Registered {
   std::string name, doc;
   // Returns the numbers of a result, in its order; they may depend on the evaluator's keys.
@@ -131,6 +137,8 @@ struct Registered {
                                       const std::string& key) = nullptr;
   // Optional: makes predictions of single examples from the evaluator's keys.
   const Predicts* predicts = nullptr;
+  // Optional: returns the texts that stand for the classes of `data`.
+  ClassTexts (*class_texts)(const config::Table::Variant& options) = nullptr;
 };
 const base::Registry<Registered>& registry();
 const Registered& row_of(const EvalOptions& options);

@@ -355,7 +355,11 @@ Registered scoring_row() {
         if (key != "data" || scoring_options(options).text_data.empty()) return {};
         return labelled_images(model, "eval kind scoring");
       },
-      &kScoringPredicts};
+      &kScoringPredicts,
+      [](const config::Table::Variant& options) {
+        const ScoringOptions& own = scoring_options(options);
+        return ClassTexts{own.classes_file.empty() ? "classes" : "classes_file", own.names()};
+      }};
 }
 
 }  // namespace eval

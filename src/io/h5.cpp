@@ -16,9 +16,12 @@ std::recursive_mutex& h5_mutex() {
 }
 
 H5Lock::H5Lock() : lock_(h5_mutex()) {
-  // Turns off the library's error output, once per process: errors become exceptions.
-  static bool quiet = H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr) >= 0;
-  (void)quiet;
+  static bool ready = [] {
+    H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);  // errors become exceptions
+    add_filters();
+    return true;
+  }();
+  (void)ready;
 }
 
 void fail_h5(const std::string& what, const std::string& path) {

@@ -11,7 +11,11 @@
 
 namespace io {
 
-// Holds the lock of all HDF5 calls. The first H5Lock turns off the library's error output.
+// Adds filters that HDF5 itself lacks: lzf, if the build found its library.
+void add_filters();
+
+// Holds the lock of all HDF5 calls. The first H5Lock turns off the library's error output and adds
+// the filters.
 class H5Lock {
  public:
   H5Lock();

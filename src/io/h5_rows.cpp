@@ -234,6 +234,7 @@ void H5Rows::read_bytes(int64_t row, int64_t most,
 
 template void H5Rows::read(int64_t, std::span<float>) const;
 template void H5Rows::read(int64_t, std::span<int64_t>) const;
+template void H5Rows::read(int64_t, std::span<uint64_t>) const;
 template void H5Rows::read(int64_t, std::span<uint8_t>) const;
 
 }  // namespace io

@@ -43,8 +43,10 @@ class H5Rows {
   void check_stored(bool count_chunks) const;
   std::string type_text() const;  // "i64 [16]", "text", "lists of bytes"
   bool is_u8() const { return kind_ == Kind::integers && size_ == 1 && !signed_; }
+  bool is_u64() const { return kind_ == Kind::integers && size_ == 8 && !signed_; }
 
-  // Reads and converts all elements of a row. T is float, int64_t or uint8_t.
+  // Reads and converts all elements of a row. T is float, int64_t,
+  // uint64_t or uint8_t; HDF5 takes the nearest number for one that T cannot hold.
   template <class T>
   void read(int64_t row, std::span<T> out) const;
   // Reads the texts of a row in order, without the padding of their type. Throws Failure before it

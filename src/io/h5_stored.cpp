@@ -173,14 +173,21 @@ class Sources {
   explicit Sources(const Dataset& set) : set_(set) {}
 
   // Checks one source and that it holds the part that is selected of it. The dataset takes `points`
-  // elements, or as many as there are (-1).
-  void check_part(const std::string& file, const std::string& dataset, hid_t part,
+  // elements for its part `to`, or as many as there are (-1).
+  void check_part(const std::string& file, const std::string& dataset, hid_t part, hid_t to,
                   hssize_t points) {
     const std::vector<hsize_t>& shape = shape_of(file, dataset);
     if (H5Sget_select_type(part) == H5S_SEL_ALL) {  // the file does not keep its shape
       hsize_t there = 1;
       for (hsize_t size : shape) there *= size;
       if (points >= 0 && there < hsize_t(points)) smaller(file, dataset);
+      // HDF5 takes the first elements, which lie elsewhere if rows have become longer.
+      if (points >= 0 && there > hsize_t(points) && !has_rows_of(to, shape))
+        set_.fail(
+            fmt::format("its source, dataset '{}' of '{}', is larger than the part that takes all "
+                        "of it, in more than its rows, and HDF5 would mix the rows: make one of "
+                        "them again",
+                        dataset, file));
       return;
     }
     const int axes = H5Sget_simple_extent_ndims(part);
@@ -201,6 +208,19 @@ class Sources {
                     "taken from it, and HDF5 would give zeros for the rest: make one of "
                     "them again",
                     dataset, file));
+  }
+
+  // True if a part of the dataset has the sizes of a source behind its first axis.
+  static bool has_rows_of(hid_t to, const std::vector<hsize_t>& shape) {
+    std::vector<hsize_t> first(size_t(std::max(H5Sget_simple_extent_ndims(to), 0)));
+    std::vector<hsize_t> last(first.size());
+    if (H5Sget_select_bounds(to, first.data(), last.data()) < 0) H5Eclear2(H5E_DEFAULT);
+    if (last.size() + 1 < shape.size()) return false;
+    for (size_t i = 1; i < shape.size(); ++i) {
+      const size_t axis = last.size() - shape.size() + i;
+      if (last[axis] - first[axis] + 1 != shape[i]) return false;
+    }
+    return true;
   }
 
   // Checks a source at its first use.
@@ -284,7 +304,7 @@ void check_virtual(const Dataset& set, const H5Handle& creation, hsize_t element
     if (points > 0 && !endless) missing.remove(to);
     // "part-%b.h5" stands for as many files as there are; they end the rows, and leave no gap.
     if (file.find('%') == file.npos && dataset.find('%') == dataset.npos)
-      sources.check_part(file, dataset, from, points);
+      sources.check_part(file, dataset, from, to, points);
   }
   if (!endless && missing.count() > 0)
     set.fail(fmt::format("{} of its {} elements have no source, and HDF5 would give zeros for them",

@@ -137,7 +137,10 @@ void CaptionRun::set_up() {
   work.name = "captioning";
   work.batch = batch_;
   job_ = std::make_unique<Job>(recipe_, call_.deck, call_.session, call_.start.mesh_selector,
-                               Job::Access{.writes_indexes = false, .trains = false, .work = work});
+                               Job::Access{.writes_indexes = false,
+                                           .trains = false,
+                                           .work = work,
+                                           .allow_change = call_.start.allow_change});
   const std::string tokenizer =
       data::tokenizer_of(recipe_.data.preprocess_of(set), eval::kCaptionField);
   if (!tokenizer.empty()) tokenizer_ = job_->tokenizers().get(tokenizer);

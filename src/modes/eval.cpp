@@ -53,7 +53,10 @@ class Evaluator {
   explicit Evaluator(Call& call)
       : recipe_(call.recipe),
         job_(call.recipe, call.deck, call.session, call.start.mesh_selector,
-             {.writes_indexes = false, .trains = false, .work = call.recipe.evaluation_work()}),
+             {.writes_indexes = false,
+              .trains = false,
+              .work = call.recipe.evaluation_work(),
+              .allow_change = call.start.allow_change}),
         begin_s_(call.start.begin_s) {}
 
   void set_up();

@@ -3,11 +3,14 @@
 
 #include "checkpoint/catalogue.hpp"
 #include "checkpoint/header.hpp"
+#include "data/sources/file.hpp"
 #include "io/files.hpp"
 
 namespace modes {
 
-bool holds_deck(const std::string& path) { return path.ends_with(".h5") || io::is_directory(path); }
+bool holds_deck(const std::string& path) {
+  return data::has_ending(path, ".h5") || io::is_directory(path);
+}
 
 config::DeckSource read_run_deck(const std::string& path, const std::string& from_key,
                                  std::vector<std::string> overrides,

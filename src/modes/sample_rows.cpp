@@ -50,7 +50,9 @@ class RowWriter {
               .work = {.name = mode.name,
                        .data_sets = mode.data_sets(),
                        .passes = {mode.make_pass},
-                       .batch = mode.options.batch}}),
+                       .batch = mode.options.batch,
+                       .labels_of = {mode.data}},
+              .allow_change = call.start.allow_change}),
         out_(mode.options.out.empty() ? mode.default_out : mode.options.out) {}
 
   void set_up();

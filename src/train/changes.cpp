@@ -8,6 +8,20 @@
 #include "train/recipe.hpp"
 
 namespace train {
+namespace {
+
+// True if `entry` is this key or a table above it.
+bool covers(const std::string& entry, const std::string& key) {
+  return key == entry ||
+         (key.starts_with(entry) && (key[entry.size()] == '.' || key[entry.size()] == '['));
+}
+
+}  // namespace
+
+bool allows_change(const std::vector<std::string>& allowed, const std::string& key) {
+  return std::any_of(allowed.begin(), allowed.end(),
+                     [&](const std::string& a) { return covers(a, key); });
+}
 
 std::vector<KeyChange> check_changes(const std::string& saved_deck, const config::Deck& deck,
                                      const std::vector<std::string>& allowed) {
@@ -19,13 +33,6 @@ std::vector<KeyChange> check_changes(const std::string& saved_deck, const config
   auto value = [](const std::map<std::string, std::string>& values, const std::string& key) {
     auto found = values.find(key);
     return found == values.end() ? std::string("absent") : found->second;
-  };
-  auto covers = [](const std::string& a, const std::string& key) {
-    return key == a || (key.starts_with(a) && (key[a.size()] == '.' || key[a.size()] == '['));
-  };
-  auto allows = [&](const std::string& key) {
-    return std::any_of(allowed.begin(), allowed.end(),
-                       [&](const std::string& a) { return covers(a, key); });
   };
   std::vector<KeyChange> changes;
   std::vector<std::string> refused, never;
@@ -49,7 +56,7 @@ std::vector<KeyChange> check_changes(const std::string& saved_deck, const config
     std::string line = fmt::format("{}: the checkpoint has {}, the deck {}", key, c.was, c.is);
     if (rule == config::OnResume::never)
       never.push_back(line);
-    else if (!c.free && !allows(key))
+    else if (!c.free && !allows_change(allowed, key))
       refused.push_back(line);
     changes.push_back(c);
   }

@@ -22,4 +22,7 @@ struct KeyChange {
 std::vector<KeyChange> check_changes(const std::string& saved_deck, const config::Deck& deck,
                                      const std::vector<std::string>& allowed);
 
+// True if `key` or a table above it is among `allowed`.
+bool allows_change(const std::vector<std::string>& allowed, const std::string& key);
+
 }  // namespace train

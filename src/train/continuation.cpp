@@ -39,6 +39,7 @@ bool Continuation::resume() {
     return std::string();
   });
   check_data(found->state);
+  attempt_.job.check_lists(found->state.classes, found->state.tokenizers, found->from.file);
   log::line("restore  step={} file={} mib_per_rank={:.1f} s={:.2f}", found->from.step,
             found->from.file, double(found->from.bytes) / 0x1p20, found->from.seconds);
   continue_from(found->state, found->from.file);
@@ -58,6 +59,7 @@ bool Continuation::branch() {
             double(restored.bytes) / 0x1p20, restored.seconds);
   RunState& state = attempt_.state;
   RunState saved = state.read(filled);
+  attempt_.job.check_lists(saved.classes, saved.tokenizers, restored.path);
   saved.restart_data = false;  // that was about the other run
   continue_from(saved, restored.path);
   if (state.step == attempt_.total)

@@ -31,9 +31,9 @@ std::string header_problem(const data::File& file) {
   const bool magic = std::memcmp(head.data() + 257, "ustar", 5) == 0;
   // Tars from before 1988 have no magic, but a checksum of octal digits.
   const bool old = head[148] == ' ' || (head[148] >= '0' && head[148] <= '7');
-  if (path.ends_with(".tar") && (count < head.size() || !(magic || old)))
+  if (data::has_ending(path, ".tar") && (count < head.size() || !(magic || old)))
     return "does not begin like a tar";
-  if ((path.ends_with(".h5") || path.ends_with(".hdf5")) &&
+  if ((data::has_ending(path, ".h5") || data::has_ending(path, ".hdf5")) &&
       std::memcmp(head.data(), "\x89HDF\r\n\x1a\n", 8) != 0)
     return "does not begin like an HDF5 file";
   return "";

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/job.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/log.hpp"
@@ -9,6 +10,7 @@
 #include "host/gemm_choice.hpp"
 #include "host/threads.hpp"
 #include "models/sample_count.hpp"
+#include "train/changes.hpp"
 
 namespace train {
 namespace {
@@ -115,7 +117,50 @@ void Job::agree_and_check() const {
   agree_on_data(session_->world(), sets);
   std::map<std::string, data::Spec> specs;
   for (const data::Dataset* set : sets) specs[set->name()] = set->spec();
-  recipe_.check_opened(deck_, data_length(), specs);
+  recipe_.check_opened(deck_, data_length(), specs, access_.work.labels_of);
+}
+
+ClassSets Job::class_sets() const {
+  ClassSets sets{.names = {}, .written = access_.work.labels_of};
+  for (const auto& [name, set] : evaluated_) sets.names.insert(name);
+  for (const auto& [name, was] : closed_) sets.names.insert(name);
+  if (access_.trains)
+    for (const auto& [name, weight] : recipe_.train.parts()) sets.names.insert(name);
+  return sets;
+}
+
+std::string Job::classes() const {
+  return class_text(recipe_, *models::make_model(recipe_.model, recipe_.memory), class_sets());
+}
+
+std::string Job::tokenizer_text() const {
+  std::string out;
+  for (const auto& [name, print] : tokenizers_.fingerprints())
+    out += fmt::format("{} {:016x}\n", name, print);
+  return out;
+}
+
+void Job::check_lists(const std::string& classes, const std::string& tokenizers,
+                      const std::string& file) const {
+  comm::on_first(session_->world(), [&] {
+    const std::string problem = class_text_problem(recipe_, engine_->model(), class_sets(), classes,
+                                                   file, access_.allow_change);
+    if (!problem.empty()) base::fail(base::Exit::config, "{}", problem);
+    const std::vector<std::string> trained = base::split(tokenizers, '\n');
+    for (const std::string& own : base::split(tokenizer_text(), '\n')) {
+      const std::string name = own.substr(0, own.find(' '));
+      const bool other = std::ranges::any_of(
+          trained, [&](const std::string& t) { return t.starts_with(name + " ") && t != own; });
+      if (name.empty() || !other || allows_change(access_.allow_change, "tokenizer." + name))
+        continue;
+      base::fail(base::Exit::config,
+                 "tokenizer.{0}: its file is not the one of the training of {1}, so ids may mean "
+                 "other texts: name that file; if ids mean the same, add --allow-change "
+                 "tokenizer.{0}",
+                 name, file);
+    }
+    return std::string();
+  });
 }
 
 void Job::close_evaluated(const std::set<std::string>& keep) {

@@ -10,6 +10,7 @@
 
 #include "host/device_choice.hpp"
 #include "step/engine.hpp"
+#include "train/class_lists.hpp"
 #include "train/input.hpp"
 #include "train/recipe.hpp"
 
@@ -27,6 +28,8 @@ class Job {
     // fits.
     bool trains = true;
     ForwardWork work = {};  // of a job that does not train
+    // Keys or tables that may differ from those of the weights' training (--allow-change).
+    std::vector<std::string> allow_change = {};
   };
 
   // `session` is null in a process without MPI. Otherwise all ranks call each stage.
@@ -76,6 +79,14 @@ class Job {
     return data_ ? DataLength(data_->size(), data_->end()) : DataLength(0);
   }
   step::Engine& engine() const { return *engine_; }
+  // Return what checkpoints keep once the data are open: the names of the model's classes, a line
+  // each, or "" (class_lists.hpp); the tokenizers that were opened and have a file, with its hash.
+  std::string classes() const;
+  std::string tokenizer_text() const;
+  // Checks, with an engine, that the open sets have the classes of the training that wrote `file`,
+  // and its tokenizers the same files; "" is not known. Error(Exit::config) if not. All ranks call.
+  void check_lists(const std::string& classes, const std::string& tokenizers,
+                   const std::string& file) const;
 
  private:
   // Samples of a data set that is closed.
@@ -87,6 +98,7 @@ class Job {
   std::unique_ptr<data::Dataset> open_set(const std::string& name,
                                           const std::stop_token& token) const;
   void agree_and_check() const;
+  ClassSets class_sets() const;  // those that were opened
   void need_memory(const step::EngineOptions& options) const;
   void count_samples() const;
 

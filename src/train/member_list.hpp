@@ -47,7 +47,9 @@ class MemberReader : public MemberList {
   void text(const std::string& name, std::string& value) override {
     if (auto it = from_.texts.find(name); it != from_.texts.end()) value = it->second;
   }
-  bool has(const std::string& name, bool) const override { return from_.numbers.contains(name); }
+  bool has(const std::string& name, bool) const override {
+    return from_.numbers.contains(name) || from_.texts.contains(name);
+  }
 
  private:
   const checkpoint::State& from_;

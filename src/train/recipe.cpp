@@ -10,7 +10,6 @@
 #include "data/stream/loader.hpp"
 #include "host/device_choice.hpp"
 #include "job/run_dir.hpp"
-#include "train/class_lists.hpp"
 #include "train/unused.hpp"
 
 namespace train {
@@ -429,19 +428,6 @@ void Recipe::check_limits(config::Deck& deck, const Features& features, const st
       deck.error(wanted.limit_key,
                  fmt::format("{} is smaller than the {} ids that [data.{}] can yield", wanted.below,
                              field->second.limit, name));
-}
-
-void Recipe::check_opened(config::Deck& deck, const DataLength& length,
-                          const std::map<std::string, data::Spec>& specs) const {
-  std::unique_ptr<models::Model> made = models::make_model(model, memory);
-  std::set<std::string> names;
-  for (const auto& [name, spec] : specs) {
-    check_limits(deck, features_of(*made, name), name, spec);
-    names.insert(name);
-  }
-  check_class_lists(*this, deck, *made, names);
-  if (length.epoch > 0) check_lengths(deck, length);
-  deck.throw_if_any();
 }
 
 void Recipe::check_tokenizers(config::Deck& deck) const {

@@ -91,6 +91,8 @@ struct ForwardWork {
   std::set<std::string> data_sets = {};
   std::vector<step::SidePass> passes = {};
   int64_t batch = 0;  // examples of a pass on each rank; 0: at most those of a training pass
+  // Sets whose labels are written beside what the passes make of their images.
+  std::set<std::string> labels_of = {};
 };
 
 // The whole deck. It has many members because each table of the deck has one, and the two are read
@@ -133,9 +135,11 @@ struct Recipe {
   // Checks across sections and adds problems to the deck, at their keys. Reads no data.
   void cross_check(config::Deck& deck) const;
   // Checks against facts that are known once files are read. Error(Exit::config) lists all
-  // problems. `specs` are the specs of opened data sets.
+  // problems. `specs` are the specs of opened data sets; `written` are those whose labels are
+  // written (ForwardWork::labels_of).
   void check_opened(config::Deck& deck, const DataLength& length,
-                    const std::map<std::string, data::Spec>& specs) const;
+                    const std::map<std::string, data::Spec>& specs,
+                    const std::set<std::string>& written = {}) const;
   // Checks against the tokenizer files that can be read.
   void check_tokenizers(config::Deck& deck) const;
   // Returns the limits that ids of a data set must be below, by field. A sample with a larger id is

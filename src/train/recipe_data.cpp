@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The data sets that a recipe reads: their fields, the limits of ids, and pixels as bytes.
+#include "train/class_lists.hpp"
 #include "train/input.hpp"
 #include "train/recipe.hpp"
 
@@ -91,6 +92,20 @@ std::optional<Recipe::BytePixels> Recipe::byte_pixels() const {
 std::vector<std::string> Recipe::bytes_fields(device::Kind kind) const {
   const std::optional<BytePixels> bytes = kind == device::Kind::cuda ? byte_pixels() : std::nullopt;
   return bytes ? bytes->fields : std::vector<std::string>();
+}
+
+void Recipe::check_opened(config::Deck& deck, const DataLength& length,
+                          const std::map<std::string, data::Spec>& specs,
+                          const std::set<std::string>& written) const {
+  std::unique_ptr<models::Model> made = models::make_model(model, memory);
+  std::set<std::string> names;
+  for (const auto& [name, spec] : specs) {
+    check_limits(deck, features_of(*made, name), name, spec);
+    names.insert(name);
+  }
+  check_class_lists(*this, deck, *made, {names, written});
+  if (length.epoch > 0) check_lengths(deck, length);
+  deck.throw_if_any();
 }
 
 }  // namespace train

@@ -4,6 +4,28 @@
 #include "train/version.hpp"
 
 namespace train {
+namespace {
+
+// Hands a text to the list in parts, NAME, NAME_2 and so on, because a checkpoint takes at most
+// 60,000 bytes of a member. A text without bytes has no part.
+void long_text(MemberList& list, const std::string& name, std::string& value) {
+  constexpr size_t kPart = 50000;
+  std::string all, rest = value;
+  for (int i = 1;; ++i) {
+    const std::string part_name = i == 1 ? name : fmt::format("{}_{}", name, i);
+    size_t end = std::min(kPart, rest.size());
+    // No character is split.
+    while (end < rest.size() && end > 0 && static_cast<unsigned char>(rest[end]) >> 6 == 2) --end;
+    std::string part = rest.substr(0, end);
+    rest.erase(0, end);
+    if (!list.has(part_name, !part.empty())) break;
+    list.text(part_name, part);
+    all += part;
+  }
+  value = std::move(all);
+}
+
+}  // namespace
 
 RunState::RunState(const Recipe& recipe, const config::Deck& resolved)
     : global_batch(recipe.train.global_batch),
@@ -55,6 +77,8 @@ void RunState::members(MemberList& list) {
   list.number("global_batch", global_batch);
   list.text("origin", origin);
   list.text("data", data);
+  long_text(list, "classes", classes);
+  long_text(list, "tokenizers", tokenizers);
   list.text(checkpoint::kResumed, resume);
   int64_t restarts = restart_data;
   list.number("restart_data", restarts);
@@ -114,6 +138,7 @@ void RunState::continue_from(const RunState& saved, double cores) {
   watched = saved.watched;
   epoch_means = saved.epoch_means;
   origin = saved.origin;
+  if (classes.empty()) classes = saved.classes;  // they mean the same, as far as is known
 }
 
 int64_t RunState::go_back(const RunState& saved, int64_t bad_step) {

@@ -28,6 +28,8 @@ struct RunState {
   std::optional<optim::Optimizer::ScaleState> loss_scale;  // fp16 only
   std::string origin = "random";           // start of step 0 or of a branch; stays with the run
   std::string data;                        // sizes and fingerprints of the training data
+  std::string classes;                     // their names, a line each; "" = not known
+  std::string tokenizers;                  // name and hash of those with a file, a line each
   std::string resume;                      // checkpoint.resume of the attempt that saves
   bool restart_data = false;               // checkpoint.restart_data of the attempt that saves
   bool knows_position = true;              // false: read from a file without a position of the data

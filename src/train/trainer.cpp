@@ -44,7 +44,7 @@ double devices_of(Job& job) {
 
 Trainer::Trainer(comm::Session& session, const Recipe& recipe, config::Deck& deck,
                  std::unique_ptr<job::RunDirectory> directory, const Start& start)
-    : job_(recipe, deck, &session, start.mesh_selector, {}),
+    : job_(recipe, deck, &session, start.mesh_selector, {.allow_change = start.allow_change}),
       attempt_(job_, start, std::move(directory)),
       files_(attempt_),
       feed_(attempt_, files_),
@@ -67,6 +67,8 @@ Trainer::Trainer(comm::Session& session, const Recipe& recipe, config::Deck& dec
   job_.open_data(data_sets_of(recipe.evals), poll);
   attempt_.find_total();
   attempt_.state.data = identity_of(job_.data());
+  attempt_.state.classes = job_.classes();
+  attempt_.state.tokenizers = job_.tokenizer_text();
   evaluations_ = std::make_unique<Evaluations>(attempt_, files_, feed_,
                                                [this] { return ends_run(stop_request()); });
 }

@@ -4,13 +4,15 @@
 #include "base/log.hpp"
 #include "checkpoint/initial_weights.hpp"
 #include "checkpoint/weight_file.hpp"
+#include "data/sources/file.hpp"
+#include "train/run_state.hpp"
 
 namespace train {
 namespace log = base::log;
 namespace {
 
 bool is_weight_file(const std::string& path) {
-  return path.ends_with(".npz") || path.ends_with(".safetensors");
+  return data::has_ending(path, ".npz") || data::has_ending(path, ".safetensors");
 }
 
 void load_file(Job& job, const std::string& path, const checkpoint::State& target,
@@ -83,6 +85,8 @@ int64_t load_weights(Job& job, WeightSource& source, bool average, const comm::P
     log::line("restore  step={} file={} weights={} mib_per_rank={:.1f} s={:.2f}", restored.step,
               restored.path, average ? "ema" : "raw", double(restored.bytes) / 0x1p20,
               restored.seconds);
+    const RunState saved = RunState().read(target);
+    job.check_lists(saved.classes, saved.tokenizers, restored.path);
   }
   engine.publish();
   return source.is_checkpoint() ? source.files.front().step : 0;

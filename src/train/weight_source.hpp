@@ -28,8 +28,9 @@ std::vector<WeightSource> weight_sources(comm::Comm& world, const Recipe& recipe
                                          bool every_checkpoint = false);
 
 // Loads weights, or their average, into the job's engine and returns their step; files of initial
-// weights have step 0. A run directory is narrowed to the file that was loaded. All ranks call and
-// agree, and call `poll` meanwhile.
+// weights have step 0. A run directory is narrowed to the file that was loaded. Error(Exit::config)
+// if the job's sets have other classes than the checkpoint's run, or its tokenizers other files.
+// All ranks call and agree, and call `poll` meanwhile.
 int64_t load_weights(Job& job, WeightSource& source, bool average, const comm::Poll& poll);
 
 }  // namespace train

@@ -217,16 +217,18 @@ class Caption(harness.RunTest):
         for name, data in (("b/broken.png", harness.png(3)[:60]), ("b/empty.jpeg", b""), ("notes.txt", b"no image")):
             with open(f"{folder}/{name}", "wb") as f:
                 f.write(data)
-        broken = [f"{folder}/b/broken.png", f"{folder}/b/empty.jpeg", f"{folder}/none.png", f"{folder}/notes.txt"]
+        os.mkfifo(f"{folder}/b/e.png")  # nobody writes to it
+        broken = [f"{folder}/b/broken.png", f"{folder}/b/empty.jpeg", f"{folder}/none.png", f"{folder}/notes.txt", f"{folder}/b/e.png"]
         good = [f"{folder}/a.JPG", f"{folder}/b/c.webp", f"{folder}/b/d.gif", f"{folder}/odd name"]
         for ranks in (0, 2):
             rows = self.caption(folder, f"{folder}/odd name", broken[2], broken[3], ranks=ranks, code=4, keys=["caption.batch=3"])
-            self.assertEqual([row["file"] for row in rows], [good[0], broken[0], *good[1:3], broken[1], good[3], *broken[2:]])
+            self.assertEqual([row["file"] for row in rows],
+                             [good[0], broken[0], *good[1:3], broken[4], broken[1], good[3], *broken[2:4]])
             self.assertEqual(sorted(row["file"] for row in rows if "error" in row), sorted(broken))
             self.assertEqual({row["file"] for row in rows if "caption" in row}, set(good))
-            for name, why in zip(broken, ("PNG", "", "no such file", "")):
+            for name, why in zip(broken, ("PNG", "", "no such file", "", "it is a pipe, socket or device")):
                 self.assertRegex(self.output, f"error: .*{name}: .*{why}")
-            self.assertIn("captions=4 failed=4", self.output)
+            self.assertIn("captions=4 failed=5", self.output)
         # A PNG and a copy of it without loss have one caption.
         self.assertEqual(rows[-3]["caption"], self.caption(f"{folder}/odd name")[0]["caption"])
 

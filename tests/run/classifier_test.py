@@ -304,6 +304,49 @@ every_steps = 12
         self.refuse(one + folder + more,
                     "1 is smaller than the 2 ids that [data.more] can yield", args=["--validate"])
 
+    def test_classes_that_changed_since_the_training(self):
+        """A checkpoint knows the names of its classes. All modes that use them compare."""
+        for name in ("train", "val"):
+            for i in range(12):
+                os.makedirs(f"{self.folder}/{name}/{CLASSES[i % 3]}", exist_ok=True)
+                with open(f"{self.folder}/{name}/{CLASSES[i % 3]}/{i}.png", "wb") as f:
+                    f.write(harness.png(i))
+        head, tail = self.good.split("[data.train]")
+        folders = "".join(f"""[data.{name}]
+kind       = "class_folder"
+path       = "{self.folder}/{name}"
+preprocess = 'decode | resize(16) | value_range(-1, 1) | keep("image", "label")'
+
+""" for name in ("train", "val", "more"))
+        deck = self.deck(head + folders + tail[tail.index("[eval.val]"):].replace('"train"', '"val"'))
+        self.expect(0, args=[deck])
+        with h5py.File(f"{self.dir}/checkpoints/0000000012.h5") as f:
+            self.assertEqual(f.attrs["classes"].decode(), "ant\nbee\ncat")
+        modes = {"eval": (), "predict": ("--set", "predict.evaluator=val"), "extract": ("--set", "extract.data=val"),
+                 "train": ("--set", "train.total_steps=13")}
+        # Another set beside the same training.
+        shutil.copytree(self.folder + "/val", self.folder + "/more")
+        os.rename(self.folder + "/more/bee", self.folder + "/more/dog")
+        for args in (("predict", *modes["predict"], "--set", "predict.data=more"), ("extract", "--set", "extract.data=more")):
+            self.expect(2, "data.more.path", 'class 1 is "cat" in [data.more], and "bee" in [data.train]', "keep(\"image\")",
+                        args=[deck, "--mode", *args])
+            os.rename(self.folder + "/train", self.folder + "/away")    # the checkpoint's list is enough
+            self.expect(2, "data.more.path", 'class 1 is "cat" in [data.more], and "bee" in the training of', "0000000012.h5",
+                        args=[deck, "--mode", *args])
+            os.rename(self.folder + "/away", self.folder + "/train")
+        # A class has another name in both sets.
+        for name in ("train", "val"):
+            os.rename(f"{self.folder}/{name}/ant", f"{self.folder}/{name}/eel")
+        wrong = ('class 0 is "bee" in [data.', 'and "ant" in the training of')
+        for mode, args in modes.items():
+            allowed = ("--allow-change", "train.data") if mode == "train" else ()
+            self.expect(2, *wrong, "--allow-change data.", args=[deck, "--mode", mode, *args, *allowed], ranks=2 if mode == "eval" else 0)
+        for mode, args in modes.items():
+            self.expect(0, args=[deck, "--mode", mode, *args, "--allow-change", "data", "--allow-change", "train.data"])
+        with h5py.File(f"{self.dir}/checkpoints/0000000013.h5") as f:
+            self.assertEqual(f.attrs["classes"].decode(), "bee\ncat\neel")
+        self.expect(0, args=[deck, "--mode", "eval"])
+
     def test_modes(self):
         self.expect(0, "label=", args=[self.deck(), "--mode", "show", "--set", "show.examples=3"])
         drawn = subprocess.run([harness.SOURCE + "/tools/show_batch", self.deck(), "-o", self.folder + "/batch.png"],

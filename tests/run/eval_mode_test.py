@@ -160,6 +160,24 @@ class EvalMode(harness.RunTest):
         shutil.rmtree(self.data)
         self.assertEqual(self.values(self.evaluate(ranks=2)), want)
 
+    def test_another_file_of_the_tokenizer(self):
+        words = self.folder + "/words.model"
+        shutil.copy(harness.TOKENIZER, words)
+        self.train(ranks=0, text=self.good.replace(harness.TOKENIZER, words))
+        with open(words, "ab") as f:
+            f.write(b"\xc0\x3e\x01")    # a field that the library does not know: the ids are the same
+        image = self.folder + "/a.png"
+        with open(image, "wb") as f:
+            f.write(harness.png(1))
+        for args in ((self.path, "--mode", "eval"), (self.dir, "--mode", "caption", image), (self.path, "--set", "train.total_steps=13")):
+            self.expect(2, "tokenizer.words: its file is not the one of the training of", "0000000012.h5",
+                        "--allow-change tokenizer.words", args=args)
+            self.expect(0, args=[*args, "--allow-change", "tokenizer.words"])
+        self.expect(0, args=[self.path, "--mode", "eval"])    # the last checkpoint knows the new file
+        self.expect(2, "tokenizer.words", args=[self.path, "--mode", "eval", *sets(f"tokenizer.words.path={harness.TOKENIZER}")])
+        self.expect(0, args=[self.path, "--mode", "eval", *sets(f"tokenizer.words.path={harness.TOKENIZER}",
+                                                                f"evaluate.from=[\"{self.checkpoint(12)}\"]")])
+
     def test_files_of_initial_weights(self):
         self.train()
         want = {name: value for (name, step), value in self.written().items() if step == 12}

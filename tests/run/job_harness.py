@@ -34,17 +34,16 @@ os.execv("build/trainer", ["build/trainer", *sys.argv[1:]])
 
 
 # Replaces the program by one on nodes of several names. NAMES is the variable that holds a node's
-# name. The selftest finds no locks on the node TEST. Training runs out of memory on the node RUN,
-# as long as there is no file runs/NAME.mended.
+# name. The selftest finds no locks on the node TEST. Training meets the fault on the node RUN
+# (tests/inject/inject.cpp).
 ON_NODES = """#!/bin/bash
 export LD_PRELOAD=$PWD/build/libmachine.so${{LD_PRELOAD:+:$LD_PRELOAD}} MACHINE_HOST={names} node=${names}
 test=$({test}) run=$({run})
-dir=$(sed -n 's/.*--dir \\([^ ]*\\).*/\\1/p' <<< "$*")
 if [[ " $* " = *" --mode selftest "* ]]; then
   [ "$node" != "$test" ] || export MACHINE=-1:nolocks
-elif [ "$node" = "$run" ] && [ ! -e "$dir.mended" ]; then
-  export LD_PRELOAD=$PWD/build/libinject.so:$LD_PRELOAD INJECT_UNDER=$PWD INJECT_ENDS=metrics.jsonl INJECT_CALL=write
-  export INJECT=-1:3:nomem
+elif [ "$node" = "$run" ]; then
+  export LD_PRELOAD=$PWD/build/libinject.so:$LD_PRELOAD INJECT_UNDER=$PWD INJECT_ENDS={ends} INJECT_CALL=write
+  export INJECT=-1:3:{fault}
 fi
 exec build/trainer "$@"
 """

@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """tools/pack_dataset takes what the trainer takes, gives the same bytes twice and overwrites nothing."""
+import codecs
 import io
 import json
 import os
@@ -174,6 +175,8 @@ class Pack(tool_harness.ToolTest):
                       self.tool("pack_dataset", "in", "out3", "--captions", "c.tsv", code=1))
         for name, data, parts in (
                 ("bad.json", "{}", ("bad.json: not COCO",)), ("wide.jsonl", "{}".encode("utf-16"), ("wide.jsonl is UTF-16 text",)),
+                ("wider.jsonl", "{}".encode("utf-32"), ("wider.jsonl is UTF-32 text",)),
+                ("widest.tsv", codecs.BOM_UTF32_BE + "x\ty".encode("utf-32-be"), ("widest.tsv is UTF-32 text",)),
                 ("rows.json", '[{"image": "0.png", "conversations": []}]', ("rows.json: a list", "COCO", ".jsonl")),
                 ("none.tsv", None, ("error: none.tsv: there is no such file",)),
                 ("link.csv", None, ("link.csv: a link that leads nowhere",))):
@@ -281,6 +284,17 @@ class Pack(tool_harness.ToolTest):
         virtual("part.h5", (0, "p.h5", 2), (2, "short.h5", 2))
         virtual("moved.h5", (0, "p.h5", 2), (2, "none.h5", 2))
         virtual("nested.h5", (0, "chunk.h5", 4))
+        # Sources have grown since: more rows behind the others, and longer rows.
+        for name, now in (("grown", (6, 6, 5, 3)), ("mixed", (2, 6, 7, 3))):
+            with file(f"{name}_source.h5", captions=False) as f:
+                f["images"] = images[:2]
+            layout = h5py.VirtualLayout(images.shape, "u1")
+            layout[:2] = h5py.VirtualSource(f"{name}_source.h5", "images", (2, 6, 5, 3))    # all of it
+            layout[2:] = h5py.VirtualSource("p.h5", "images", (2, 6, 5, 3))
+            with file(f"{name}.h5") as f:
+                f.create_virtual_dataset("images", layout)
+            with file(f"{name}_source.h5", captions=False) as f:
+                f["images"] = np.full(now, 7, np.uint8)
         virtual("round.h5", (0, "round.h5", 4))
         for name, chunks in (("chunk.h5", (2, 6, 5, 3)), ("never.h5", None)):
             with file(name) as f:
@@ -300,6 +314,7 @@ class Pack(tool_harness.ToolTest):
                 ("gap", "gap", "180 of its 360 elements have no source"),
                 ("overlap", "overlap", "90 of its 360 elements have no source"),
                 ("part", "part", "its source, dataset 'images' of 'short.h5', is smaller"),
+                ("mixed", "mixed", "its source, dataset 'images' of 'mixed_source.h5', is larger than the part that takes all of it"),
                 ("nested", "chunk", "1 of its 2 chunks were never written"),
                 ("round", "round", "it is a virtual dataset of too many others"),
                 ("chunk", "chunk", "1 of its 2 chunks were never written, the first at row 2"),
@@ -313,6 +328,8 @@ class Pack(tool_harness.ToolTest):
                            ("link", "'images' is a link that leads nowhere"), ("empty", "/images has no rows"),
                            ("garbage", "Unable to open file")):
             self.assertIn(f"{name}.h5: {part}", self.tool("pack_dataset", f"{name}.h5", "x", code=1))
+        self.tool("pack_dataset", "grown.h5", "out_grown")
+        self.assertEqual(len(self.members("out_grown/train-00000.tar")), 8)
         self.tool("pack_dataset", "whole.h5", "out")
         self.assertEqual(len(self.members("out/train-00000.tar")), 8)
 

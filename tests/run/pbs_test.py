@@ -48,8 +48,10 @@ class Pbs(PbsTest):
         os.symlink("deck.toml", f"{cls.home}/deck-3.toml")
         for name, text in (("bin/agent", AGENT), ("probe", PROBE), ("words", WORDS)):
             cls.write(name, text)
-        for name, test, run in (("bad_test", "echo node1.site", "true"), ("bad_run", "true", "echo node0.site")):
-            cls.write(name, ON_NODES.format(names="IMITATED_NODE", test=test, run=run))
+        for name, test, run, fault in (("bad_test", "echo node1.site", "true", "nomem"), ("bad_run", "true", "echo node0.site", "nomem"),
+                                       ("bad_hang", "true", "echo node1.site", f"signal={int(signal.SIGSTOP)}")):
+            cls.write(name, ON_NODES.format(names="IMITATED_NODE", test=test, run=run, fault=fault,
+                                           ends="rank00001.log" if name == "bad_hang" else "metrics.jsonl"))
         cls.start_plays()
 
     # The scenarios
@@ -176,9 +178,10 @@ class Pbs(PbsTest):
         return first, cls.run_successor("probe", first[2], **more)
 
     @classmethod
-    def on_three(cls, name, program, spares, **more):
-        return cls.whole(name, "-l", "select=3:ncpus=1:mpiprocs=1", "-l", "place=scatter", **cls.run_of(name), TRAINER=f"./{program}",
-                         SPARE_NODES=spares, RESTART_S="60", hosts=("node0.site", "node1.site", "node2.site"), tmpdir=False, **cls.TCP,
+    def on_three(cls, name, program, spares, *options, **more):
+        return cls.whole(name, "-l", "select=3:ncpus=1:mpiprocs=1", "-l", "place=scatter", **cls.run_of(name, *options),
+                         TRAINER=f"./{program}", SPARE_NODES=spares, RESTART_S="60",
+                         hosts=("node0.site", "node1.site", "node2.site"), tmpdir=False, **cls.TCP,
                          **more)
 
     @classmethod
@@ -188,6 +191,11 @@ class Pbs(PbsTest):
     @classmethod
     def play_spare_run(cls):
         return cls.on_three("spare_run", "bad_run", "1")
+
+    @classmethod
+    def play_spare_hang(cls):
+        """Rank 1 stops, in a file that each rank writes."""
+        return cls.on_three("spare_hang", "bad_hang", "1", "--set watch.limit_s=4")
 
     @classmethod
     def play_spare_successor(cls):
@@ -347,6 +355,14 @@ class Pbs(PbsTest):
         self.assertRegex(log, r"(?s)node node0.site is bad: rank=0 of 2 host=node0.site .* exit=3: .*"
                               r"starts on node1.site:1,node2.site:1\n.*part 1 ended with 0 ")
         self.assert_same_bits("spare_run")
+
+    def test_a_node_that_hangs_is_replaced(self):
+        _, code, successor = self.result("spare_hang")
+        log = self.log("spare_hang")
+        self.assertEqual((code, successor), (0, None), log)
+        self.assertRegex(log, r"(?s)node node1.site is bad: rank=1 of 2 host=node1.site .* exit=7: .*"
+                              r"starts on node0.site:1,node2.site:1\n.*part 1 ended with 0 ")
+        self.assert_same_bits("spare_hang")
 
     def test_a_successor_leaves_the_bad_node_idle(self):
         (_, code, (_, variables)), (_, second, none) = self.result("spare_successor")

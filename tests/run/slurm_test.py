@@ -46,7 +46,7 @@ class Slurm(JobTest):
         second = '[ -n "$SLURM_RESTART_COUNT" ] || scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 2p'
         for name, test, run in (("bad_test", "echo b1", "true"), ("bad_run", "true", "echo b0"), ("bad_second", second, "true"),
                                 ("bad_always", "true", "echo $SLURMD_NODENAME")):
-            cls.write(name, ON_NODES.format(names="SLURMD_NODENAME", test=test, run=run))
+            cls.write(name, ON_NODES.format(names="SLURMD_NODENAME", test=test, run=run, fault="nomem", ends="metrics.jsonl"))
         for top, folders, files in os.walk(cls.home):
             for name in folders + files:
                 os.chown(f"{top}/{name}", cls.cluster.owner["user"], cls.cluster.owner["group"])

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import struct
+import subprocess
 import tarfile
 
 import h5py
@@ -59,8 +60,11 @@ class Sources(harness.RunTest):
             for i, (_, png, _) in enumerate(samples):
                 files[i] = np.frombuffer(png, np.uint8)
             f["texts"] = [c for _, _, c in samples]
-            f.create_dataset("pixels", data=np.stack([np.array(Image.open(io.BytesIO(p))) for _, p, _ in samples]), compression="gzip",
-                             chunks=(1, 20, 20, 3))
+            pixels = np.stack([np.array(Image.open(io.BytesIO(p))) for _, p, _ in samples])
+            f.create_dataset("pixels", data=pixels, compression="gzip", chunks=(1, 20, 20, 3))
+            # Noise is stored as it is, chunk by chunk, and smooth parts are compressed.
+            f.create_dataset("lzf", data=pixels, compression="lzf", chunks=(3, 7, 20, 2))
+            f.create_dataset("shuffled", data=pixels, compression="lzf", shuffle=True, fletcher32=True, chunks=(1, 20, 20, 3))
         expected = self.outcome(self.with_data(f'kind = "webdataset"\npath = "{self.data}/train-{{000..001}}.tar"\n'
                                                'fields = { image = "png", text = "txt" }'), "tar")
         choose = OPS.replace("decode", 'decode | coco_captions("captions") | choice(inkey="captions", outkey="text")')
@@ -74,6 +78,9 @@ class Sources(harness.RunTest):
             "tsv": (folder + f'captions = "{self.folder}/captions.tsv"\nsample = "caption"', OPS),
             "coco": (folder + f'captions = "{self.folder}/captions.json"', choose),
         }
+        if "liblzf" in subprocess.run(["ldd", harness.TRAINER], capture_output=True, text=True, check=True).stdout:
+            for name in ("lzf", "shuffled"):
+                others[name] = (others["h5_untyped"][0].replace('"pixels"', f'"{name}"'), others["h5_untyped"][1])
         for name, (table, ops) in others.items():
             with self.subTest(name):
                 self.assertEqual(self.outcome(self.with_data(table, ops), name), expected)

@@ -2,8 +2,10 @@
 #include "data/images/jpeg_plain.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstring>
+#include <map>
 #include <vector>
 
 namespace data {
@@ -15,6 +17,7 @@ enum Marker : uint8_t {
   kExtended = 0xc1,
   kProgressive = 0xc2,
   kArithmetic = 0xc9,
+  kArithmeticProgressive = 0xca,
   kEnd = 0xd9,
   kScan = 0xda,
   kJfif = 0xe0,
@@ -22,6 +25,12 @@ enum Marker : uint8_t {
 };
 bool is_restart(uint8_t marker) { return marker >= 0xd0 && marker <= 0xd7; }
 bool has_no_content(uint8_t marker) { return marker == 0x01 || (marker >= 0xd0 && marker <= kEnd); }
+
+constexpr uint8_t kLastPlace = 63;  // of the coefficients of a block
+constexpr uint8_t kUnseen = 255;
+// Its decoder reads zeros behind the end without a warning.
+constexpr const char* kCutAnywhere =
+    "it ends without an end marker, so its arithmetic coding may be cut anywhere";
 
 class Mender {
  public:
@@ -34,7 +43,10 @@ class Mender {
     while (next_segment())
       if (out_[begin_ + 1] == kScan && !copy_scan(plain, extra)) break;
     if (transform_ && out_[transform_] > 2) out_[transform_] = components_ == 4 ? 2 : 1;
-    if (!plain.one_scan) out_.insert(out_.end(), p_ + std::min(at_, size_), p_ + size_);
+    if (!plain.one_scan) {
+      out_.insert(out_.end(), p_ + std::min(at_, size_), p_ + size_);
+      if (at_ >= size_) end_scans(plain);
+    }
     plain.bytes.reset(out_.size());
     std::memcpy(plain.bytes.data(), out_.data(), out_.size());
     return plain;
@@ -55,22 +67,62 @@ class Mender {
     if (marker == kJfif && length >= 16 && std::memcmp(s + 4, "JFIF", 5) == 0) s[9] = 1;
     if (marker == kAdobe && length >= 16 && std::memcmp(s + 4, "Adobe", 5) == 0)
       transform_ = begin_ + 15;
-    if ((marker >= kBaseline && marker <= kProgressive) || marker == kArithmetic) {
-      sequential_ = marker != kProgressive;
+    if ((marker >= kBaseline && marker <= kProgressive) || marker == kArithmetic ||
+        marker == kArithmeticProgressive) {
+      sequential_ = marker != kProgressive && marker != kArithmeticProgressive;
+      arithmetic_ = marker == kArithmetic || marker == kArithmeticProgressive;
+      known_ = true;
       if (length >= 10) components_ = s[9];
     }
     if (marker == kScan && sequential_ && length >= 8 && length == 8u + 2u * s[4]) {
       const uint8_t whole[] = {0, 63, 0};  // first and last coefficient, bits
       std::memcpy(s + length - sizeof whole, whole, sizeof whole);
     }
+    if (marker == kScan) note_scan(s, length);
     return true;
+  }
+
+  // Notes how many low bits of which coefficients are still missing after a scan.
+  void note_scan(const uint8_t* s, size_t length) {
+    const size_t count = length > 4 ? s[4] : 0;
+    if (length != 8 + 2 * count) return;
+    const uint8_t first = s[length - 3], last = std::min<uint8_t>(s[length - 2], kLastPlace);
+    for (size_t c = 0; c < count; ++c) {
+      auto [component, fresh] = missing_bits_.try_emplace(s[5 + 2 * c]);
+      if (fresh) component->second.fill(kUnseen);
+      for (size_t place = first; place <= last; ++place)
+        component->second[place] = s[length - 1] & 15;
+    }
+  }
+
+  // Adds the end marker that a file of several scans lacks, if they are complete.
+  void end_scans(PlainJpeg& plain) {
+    if (!known_ || missing_bits_.empty()) return;
+    int64_t places = 0;
+    for (const auto& [component, bits] : missing_bits_)
+      places += std::ranges::count(bits, uint8_t{0});
+    if (places < int64_t(components_) * (kLastPlace + 1))
+      plain.lacks = "it ends without an end marker, and scans with finer detail are missing";
+    else if (arithmetic_)
+      plain.lacks = kCutAnywhere;
+    else
+      plain.zeros = ends_with_zeros(at_);
+    if (plain.lacks.empty()) out_.insert(out_.end(), {0xff, kEnd});
+    plain.ended = plain.lacks.empty();
+  }
+
+  // True if the copied data ends with zeros, of which `bytes` are a scan's.
+  bool ends_with_zeros(size_t bytes) const {
+    constexpr size_t kZeros = 16;
+    return std::min(bytes, out_.size()) >= kZeros &&
+           std::all_of(out_.end() - kZeros, out_.end(), [](uint8_t b) { return b == 0; });
   }
 
   // Copies the data of the scan whose header is at begin_. Returns false if nothing more is to be
   // mended.
   bool copy_scan(PlainJpeg& plain, size_t extra) {
-    if (!sequential_ || out_.size() < begin_ + 8) return false;
-    plain.one_scan = components_ > 0 && out_[begin_ + 4] == components_;
+    if (!known_ || out_.size() < begin_ + 8) return false;
+    plain.one_scan = sequential_ && components_ > 0 && out_[begin_ + 4] == components_;
     const size_t end = end_of_data();
     const size_t kept = plain.one_scan ? end - std::min(extra, end - at_) : end;
     out_.insert(out_.end(), p_ + at_, p_ + kept);
@@ -78,11 +130,10 @@ class Mender {
       at_ = end;
       return true;
     }
-    constexpr size_t kZeros = 16;
     const uint8_t* marker = std::find_if(p_ + end, p_ + size_, [](uint8_t b) { return b != 0xff; });
     const bool has_end = marker != p_ + size_ && *marker == kEnd;
-    plain.zeros = !has_end && kept - at_ >= kZeros &&
-                  std::all_of(out_.end() - kZeros, out_.end(), [](uint8_t b) { return b == 0; });
+    plain.zeros = !has_end && ends_with_zeros(kept - at_);
+    if (!has_end && arithmetic_) plain.lacks = kCutAnywhere;
     out_.insert(out_.end(), {0xff, kEnd});
     return false;
   }
@@ -106,7 +157,9 @@ class Mender {
   size_t begin_ = 0;      // offset of the last segment in out_
   size_t transform_ = 0;  // offset of Adobe's transform in out_
   size_t components_ = 0;
-  bool sequential_ = false;
+  bool known_ = false, sequential_ = false, arithmetic_ = false;
+  // Low bits of each coefficient that no scan has had yet, by component; kUnseen: all.
+  std::map<uint8_t, std::array<uint8_t, kLastPlace + 1>> missing_bits_;
 };
 
 }  // namespace

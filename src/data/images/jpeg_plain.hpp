@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 
 #include "data/array.hpp"
 
@@ -13,9 +14,12 @@ struct PlainJpeg {
   // True if one sequential scan holds all components. Such a file is cut at the end of the scan's
   // data, and has an end marker there.
   bool one_scan = false;
-  // True if the file lacks that end marker and its data ends with many zeros. A copy that was cut
+  // True if the file lacks its end marker and its data ends with many zeros. A copy that was cut
   // and filled up looks like this, and zeros decode without a warning.
   bool zeros = false;
+  // Why a file that lacks its end marker may lack pixels as well, without a warning; "" otherwise.
+  std::string lacks;
+  bool ended = false;  // several scans got an end marker
 };
 
 // Returns the file without faults that good files have:
@@ -24,7 +28,8 @@ struct PlainJpeg {
 //   - an Adobe colour transform that the library does not know; it uses the usual one, as here,
 //   - parameters of a progressive scan in a sequential file, which have no meaning there,
 //   - what follows the data of a single scan, with or without an end marker: trailers of cameras
-//     and phones. `extra` more bytes are cut off the end of that data.
+//     and phones. `extra` more bytes are cut off the end of that data,
+//   - several scans, of all coefficients to the last bit, without an end marker behind them.
 PlainJpeg plain_jpeg(const Bytes& file, size_t extra);
 
 }  // namespace data

@@ -79,4 +79,10 @@ bool has_ending(std::string_view name, std::string_view ending) {
                             [](char c) { return char(std::tolower(uint8_t(c))); });
 }
 
+bool is_of_system(std::string_view name) {
+  constexpr std::string_view kNames[] = {"__MACOSX", "@eaDir", "lost+found", "$RECYCLE.BIN",
+                                         "System Volume Information"};
+  return std::ranges::count(kNames, name) > 0;
+}
+
 }  // namespace data

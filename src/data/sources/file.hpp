@@ -49,4 +49,8 @@ bool is_image_file(std::string_view name);
 // True if a file's name ends so; `ending` is in lower case, the name in any.
 bool has_ending(std::string_view name, std::string_view ending);
 
+// True for folders that systems make beside people's own: those of macOS's zip files, of Synology's
+// thumbnails, and of file systems.
+bool is_of_system(std::string_view name);
+
 }  // namespace data

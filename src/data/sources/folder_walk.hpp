@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Finds the image files in folders and their sub-folders. Links count as what they lead to. Files
-// and folders whose name begins with a dot are left out: programs keep copies and notes in them.
+// and folders whose name begins with a dot are left out: programs keep copies and notes in them. So
+// are folders that systems make, such as __MACOSX and @eaDir.
 #pragma once
 
 #include <cstdint>
@@ -32,27 +33,40 @@ struct FoundImages {
   int64_t hidden = 0;               // images and folders left out by their names
 };
 
-// Several walks of one object list no folder twice.
+// What a walk is for.
+enum class WalkFor {
+  samples,  // each image counts once: Error(Exit::data) for a link to a folder that is listed
+            // elsewhere, and for a pipe, socket or device with an image's name
+  names,    // an image may be listed under several names; a link to a folder above it is not
+            // followed, with a warning, and pipes are among the images
+};
+
+// Several walks of one object list no folder twice, unless a link leads there and the walk is for
+// names.
 class FolderWalk {
  public:
-  // Links to `root` and the folders above it are refused.
-  explicit FolderWalk(const std::string& root, std::stop_token token = {});
-  // Adds what lies below `folder`; there may be no such folder. Throws Error(Exit::data) for a link
-  // to a folder that is listed elsewhere, for example to one above it: its images would count
-  // twice. Throws it also for a pipe, socket or device with an image's name. Throws Unreadable if a
-  // folder cannot be listed.
+  // Links to `root` and the folders above it count as links to a folder above them.
+  explicit FolderWalk(const std::string& root, std::stop_token token = {},
+                      WalkFor purpose = WalkFor::samples);
+  // Adds what lies below `folder`, which may be the root; there may be no such folder. Throws
+  // Error(Exit::data) as WalkFor says, and Unreadable if a folder cannot be listed.
   void add(const std::string& folder, FoundImages& found);
 
  private:
   struct Listed {
     std::string path;
-    bool link = false;  // a link, or below one
+    bool link = false;   // a link, or below one
+    bool above = false;  // the walk is in it, or it is above the root
   };
-  // Throws if the folder is known under another path, by a link.
-  void remember(const std::filesystem::path& folder, bool link);
+  // Returns the folder's entry; null if it is not listed. Throws if it is known under another path,
+  // by a link, and the walk is for samples.
+  Listed* remember(const std::filesystem::path& folder, bool link);
   void add_below(const std::filesystem::path& folder, bool link, FoundImages& found);
+  void add_file(const std::filesystem::directory_entry& entry, FoundImages& found) const;
 
+  std::string root_;
   std::stop_token token_;
+  WalkFor purpose_;
   std::map<std::pair<uint64_t, uint64_t>, Listed> listed_;  // by device and number of the folder
 };
 

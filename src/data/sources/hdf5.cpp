@@ -196,6 +196,19 @@ class Hdf5 : public Source {
                declared(field.spec), field.dataset.substr(1), declared(*natural(rows)));
   }
 
+  // Fills an array of 32-bit numbers from those of the file.
+  template <class Wide>
+  static void narrow(const H5Rows& rows, int64_t row, const Field& field, Array& out) {
+    std::vector<Wide> wide(size_t(out.count()));
+    rows.read<Wide>(row, wide);
+    for (size_t i = 0; i < wide.size(); ++i) {
+      if (!std::in_range<int32_t>(wide[i]))
+        base::fail(Exit::data, "dataset '{}' holds {}, which is no 32-bit number", field.dataset,
+                   wide[i]);
+      out.i32()[i] = int32_t(wide[i]);
+    }
+  }
+
   static Value value(const H5Rows& rows, int64_t row, const Field& field) {
     switch (field.spec.kind) {
       case Kind::bytes: {
@@ -223,15 +236,10 @@ class Hdf5 : public Source {
     if (out.type == device::DType::u8) rows.read<uint8_t>(row, {out.u8(), count});
     if (out.type == device::DType::f32) rows.read<float>(row, {out.f32(), count});
     if (out.type == device::DType::i32) {
-      std::vector<int64_t> wide(count);
-      rows.read<int64_t>(row, wide);
-      for (size_t i = 0; i < count; ++i) {
-        if (wide[i] < std::numeric_limits<int32_t>::min() ||
-            wide[i] > std::numeric_limits<int32_t>::max())
-          base::fail(Exit::data, "dataset '{}' holds {}, which is no 32-bit number", field.dataset,
-                     wide[i]);
-        out.i32()[i] = int32_t(wide[i]);
-      }
+      if (rows.is_u64())
+        narrow<uint64_t>(rows, row, field, out);
+      else
+        narrow<int64_t>(rows, row, field, out);
     }
     return out;
   }

@@ -42,6 +42,13 @@ std::string_view without_mark(std::string_view text) {
   return text;
 }
 
+std::string_view wide_text(std::string_view text) {
+  using namespace std::string_view_literals;
+  // UTF-32's mark may begin with that of UTF-16.
+  if (text.starts_with("\xFF\xFE\0\0"sv) || text.starts_with("\0\0\xFE\xFF"sv)) return "UTF-32";
+  return text.starts_with("\xFF\xFE") || text.starts_with("\xFE\xFF") ? "UTF-16" : "";
+}
+
 std::string on_one_line(std::string_view text) {
   std::string out;
   bool broken = false;
@@ -68,9 +75,8 @@ std::string read_text_file(const std::string& path, int64_t most, std::string_vi
   std::string out(size_t(file.size()), '\0');
   file.read(0, out.data(), out.size());
   out.erase(0, out.size() - without_mark(out).size());
-  for (const char* mark : {"\xFF\xFE", "\xFE\xFF"})
-    if (out.starts_with(mark))
-      base::fail(Exit::data, "'{}' is UTF-16 text: save it as UTF-8", path);
+  if (const std::string_view name = wide_text(out); !name.empty())
+    base::fail(Exit::data, "'{}' is {} text: save it as UTF-8", path, name);
   return out;
 }
 

@@ -13,12 +13,15 @@ namespace data {
 // Returns the text without UTF-8's byte order mark at its start.
 std::string_view without_mark(std::string_view text);
 
+// Returns "UTF-16" or "UTF-32" if the text begins with the byte order mark of one of them; else "".
+std::string_view wide_text(std::string_view text);
+
 // Returns a text on one line: line breaks at its ends are removed, and each other run of them
 // becomes one space. Breaks are those of Unicode: \r and \n, \v and \f, U+0085, U+2028, U+2029.
 std::string on_one_line(std::string_view text);
 
 // Reads a whole text file without its mark. `what` names the content in the message for a file of
-// more than `most` bytes. Throws Error(Exit::data), also for UTF-16.
+// more than `most` bytes. Throws Error(Exit::data), also for UTF-16 and UTF-32.
 std::string read_text_file(const std::string& path, int64_t most, std::string_view what);
 
 // Reads a list with one entry per line, whatever the line ends. Blanks around entries and empty

@@ -74,7 +74,7 @@ bool is_hidden_member(std::string_view name) {
   for (size_t at = 0; at != name.npos && at < name.size(); at = name.find('/', at)) {
     if (name[at] == '/') ++at;
     const std::string_view part = name.substr(at, name.find('/', at) - at);
-    if (part.starts_with('.') && part != ".") return true;
+    if ((part.starts_with('.') && part != ".") || is_of_system(part)) return true;
   }
   return false;
 }

@@ -5,7 +5,9 @@
 #include <filesystem>
 
 #include "base/error.hpp"
+#include "base/hash.hpp"
 #include "data/tokenizers/tokenizer.hpp"
+#include "io/files.hpp"
 
 namespace data {
 namespace {
@@ -21,6 +23,8 @@ class Sentencepiece : public Tokenizer {
     if (!status.ok())
       base::fail(base::Exit::data, "tokenizer model '{}' is not a SentencePiece model: {}", path,
                  status.ToString());
+    const std::string bytes = io::read_file(path);
+    fingerprint_ = base::xxh3(bytes.data(), bytes.size());
   }
 
   void encode(std::string_view text, std::vector<int32_t>& ids) const override {
@@ -48,11 +52,14 @@ class Sentencepiece : public Tokenizer {
     return id;
   }
 
+  std::optional<uint64_t> fingerprint() const override { return fingerprint_; }
+
  private:
   static std::optional<int32_t> known(int id) {
     return id < 0 ? std::nullopt : std::optional<int32_t>(id);
   }
   std::string path_;
+  uint64_t fingerprint_ = 0;
   sentencepiece::SentencePieceProcessor processor_;
 };
 

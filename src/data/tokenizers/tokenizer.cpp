@@ -29,4 +29,14 @@ std::shared_ptr<const Tokenizer> Tokenizers::get(const std::string& name) const 
   return it->second.opened;
 }
 
+std::map<std::string, uint64_t> Tokenizers::fingerprints() const {
+  std::lock_guard lock(mutex_);
+  std::map<std::string, uint64_t> out;
+  for (const auto& [name, entry] : entries_)
+    if (const std::optional<uint64_t> print =
+            entry.opened ? entry.opened->fingerprint() : std::nullopt)
+      out[name] = *print;
+  return out;
+}
+
 }  // namespace data

@@ -28,6 +28,8 @@ class Tokenizer {
   virtual std::optional<int32_t> pad_id() const = 0;
   virtual std::optional<int32_t> end_id() const = 0;
   virtual std::optional<int32_t> piece_id(std::string_view piece) const = 0;
+  // Returns a hash of the file that decides the ids; nothing if the keys decide them.
+  virtual std::optional<uint64_t> fingerprint() const { return std::nullopt; }
 };
 
 // Lowers ASCII letters only, as published; other characters stay.
@@ -51,6 +53,8 @@ class Tokenizers {
   explicit Tokenizers(std::map<std::string, std::shared_ptr<const TokenizerKindOptions>> options);
   std::vector<std::string> names() const;
   std::shared_ptr<const Tokenizer> get(const std::string& name) const;
+  // Returns the fingerprints of the tokenizers that were opened, by name.
+  std::map<std::string, uint64_t> fingerprints() const;
 
  private:
   struct Entry {

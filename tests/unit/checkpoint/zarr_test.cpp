@@ -30,7 +30,9 @@ struct ChunkedArray {
   ChunkSizes shape, chunks;
   std::string fill = "null", separator = ".";
   bool packed = false;
-  std::string description(const std::string& dtype = "<f4") const {
+  std::string type = "<f4";
+  std::string description() const { return description(type); }
+  std::string description(const std::string& dtype) const {
     return fmt::format(
         R"({{"zarr_format":2,"shape":[{}],"chunks":[{}],"dtype":"{}","order":"C","filters":null,)"
         R"("compressor":{},"fill_value":{},"dimension_separator":"{}"}})",
@@ -85,7 +87,9 @@ class ChunkedCheckpoint : public testing::Test {
           grid.empty() ? "0" : fmt::format("{}", fmt::join(place, array.separator));
       const fs::path file = fs::path(folder_) / array.name / name;
       fs::create_directories(file.parent_path());
-      const std::string bytes = tests::bytes_of(values);
+      std::string bytes = tests::bytes_of(values);
+      for (size_t at = 0; array.type == ">f4" && at < bytes.size(); at += 4)
+        std::reverse(bytes.begin() + int64_t(at), bytes.begin() + int64_t(at) + 4);
       tests::write(file, array.packed ? zstd_frame(bytes) : bytes);
     } while (next_index(place, grid));
   }
@@ -145,6 +149,15 @@ TEST_F(ChunkedCheckpoint, EveryGridOfChunks) {
         }
         fs::remove_all(folder_ + "/params~a~kernel");
       }
+}
+
+// Arrays of other machines have the most significant byte first.
+TEST_F(ChunkedCheckpoint, BigEndianArrays) {
+  for (bool packed : {false, true}) {
+    write({"params~a", {3, 4}, {2, 3}, "null", ".", packed, ">f4"});
+    const std::vector<float> values = read(0, 5);
+    for (size_t i = 0; i < values.size(); ++i) ASSERT_EQ(values[i], float(i + 1)) << i;
+  }
 }
 
 TEST_F(ChunkedCheckpoint, NamesAndTypes) {

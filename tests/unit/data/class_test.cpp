@@ -76,8 +76,9 @@ TEST_F(ClassFolderTest, OneListOfNamesForSeveralSets) {
 // Notebooks, version control and foreign systems leave hidden files and folders.
 TEST_F(ClassFolderTest, HiddenFilesAndFoldersAreLeftOut) {
   const List before = listed();
-  for (const char* name : {".ipynb_checkpoints/a.png", ".git/b.jpg", "cat/.thumbnails/1.png",
-                           "cat/._1.png", "ant/.DS_Store"}) {
+  for (const char* name :
+       {".ipynb_checkpoints/a.png", ".git/b.jpg", "cat/.thumbnails/1.png", "cat/._1.png",
+        "ant/.DS_Store", "__MACOSX/x/1.png", "cat/@eaDir/1.png/THUMB.jpg"}) {
     const std::string path = dir / (std::string("images/") + name);
     std::filesystem::create_directories(std::filesystem::path(path).parent_path());
     test::write_file(path, "hidden");
@@ -85,7 +86,7 @@ TEST_F(ClassFolderTest, HiddenFilesAndFoldersAreLeftOut) {
   EXPECT_EQ(listed(), before);
   EXPECT_EQ(options.spec().at("label").limit, 3);
   EXPECT_EQ(options.open({})->summary(),
-            "5 images, 3 classes: ant, cat, dog; 1 files that are no images left out; 2 hidden "
+            "5 images, 3 classes: ant, cat, dog; 1 files that are no images left out; 3 hidden "
             "images or folders left out");
   test::write_file(dir / "names.txt", ".git\nant\ncat\ndog\n");
   options.classes = dir / "names.txt";

@@ -9,6 +9,7 @@
 #include "data/sources/hdf5.hpp"
 #include "data/sources/staging.hpp"
 #include "support.hpp"
+#include "tests/unit/recorded.hpp"
 
 namespace data {
 namespace {
@@ -147,6 +148,34 @@ TEST_F(StoredTest, PartsOfVirtualDatasets) {
   refused({"dataset 'x' of 'one.h5'", "smaller than the part"});
 }
 
+// All of a source is taken, which has grown since.
+TEST_F(StoredTest, SourcesThatHaveGrown) {
+  auto source = [&](hsize_t rows, hsize_t columns) {
+    hid_t file = H5Fcreate((dir / "grown.h5").c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
+    hsize_t shape[2] = {rows, columns};
+    hid_t space = H5Screate_simple(2, shape, nullptr);
+    hid_t set = H5Dcreate2(file, "x", H5T_STD_I32LE, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+    std::vector<int32_t> values(rows * columns);
+    for (size_t i = 0; i < values.size(); ++i) values[i] = int32_t(i);
+    EXPECT_GE(H5Dwrite(set, H5T_NATIVE_INT32, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()), 0);
+    H5Dclose(set);
+    H5Sclose(space);
+    H5Fclose(file);
+  };
+  make(dir / "a.h5", {});
+  auto prepare = [&](hid_t to) {
+    add_part(to, "grown.h5", 0, 0, 2);
+    add_part(to, "a.h5", 2, 2);
+  };
+  source(2, 2);
+  make(options.path, {.prepare = prepare, .rows = 0});
+  EXPECT_EQ(values(), kAll);
+  source(5, 2);  // more rows behind those that are taken
+  EXPECT_EQ(values(), kAll);
+  source(2, 3);  // HDF5 would take 0, 1, 2, 3 for rows 0, 1 and 3, 4
+  refused({"dataset 'x' of 'grown.h5'", "is larger than the part that takes all of it"});
+}
+
 TEST_F(StoredTest, ExternalFiles) {
   const std::string raw = dir / "raw.bin";
   make(options.path, {.prepare = [&](hid_t list) { H5Pset_external(list, raw.c_str(), 0, 32); }});
@@ -179,10 +208,10 @@ TEST_F(StoredTest, DataThatWasNeverWritten) {
 TEST_F(StoredTest, FiltersThatTheLibraryLacks) {
   const H5Z_class2_t own{
       H5Z_CLASS_T_VERS,
-      32000,
+      32001,
       1,
       1,
-      "lzf",
+      "blosc",
       nullptr,
       nullptr,
       [](unsigned, size_t, const unsigned*, size_t bytes, size_t*, void**) { return bytes; }};
@@ -190,12 +219,50 @@ TEST_F(StoredTest, FiltersThatTheLibraryLacks) {
   make(options.path, {.prepare = [](hid_t list) {
          const hsize_t chunk[2] = {2, 2};
          H5Pset_chunk(list, 2, chunk);
-         H5Pset_filter(list, 32000, H5Z_FLAG_OPTIONAL, 0, nullptr);
+         H5Pset_filter(list, 32001, H5Z_FLAG_OPTIONAL, 0, nullptr);
        }});
   EXPECT_EQ(values(), kAll);
-  H5Zunregister(32000);
-  refused({"compressed with lzf (filter 32000)", "gzip", "HDF5_PLUGIN_PATH"});
-  expect_error(Exit::data, {"compressed with lzf"}, [&] { options.spec(); });
+  H5Zunregister(32001);
+  refused({"compressed with blosc (filter 32001)", "gzip", "HDF5_PLUGIN_PATH"});
+  expect_error(Exit::data, {"compressed with blosc"}, [&] { options.spec(); });
+}
+
+// A file of h5py with chunks of several sizes, some of them not compressed. A part of it is
+// damaged.
+TEST_F(StoredTest, Lzf) {
+  const std::string whole = test::read_file(tests::source_file("tests/data/lzf.h5"));
+  auto read = [&](const std::string& dataset, const std::string& file) {
+    test::write_file(options.path, file);
+    options.fields = {{"x", dataset}};
+    std::vector<int> out;
+    std::unique_ptr<Source> source = options.open({});
+    for (int64_t i = 0; i < source->size(); ++i) {
+      const Sample s = source->read(i);
+      const Array& a = std::get<Array>(s.at("x"));
+      out.insert(out.end(), a.i32(), a.i32() + a.count());
+    }
+    return out;
+  };
+  read("plain_a", whole);  // the reader adds its filters
+  if (H5Zfilter_avail(32000) <= 0) GTEST_SKIP() << "built without liblzf";
+  for (const char* set : {"a", "noise"}) {
+    const std::vector<int> want = read(fmt::format("plain_{}", set), whole);
+    for (int i = 0; i < 4; ++i)
+      EXPECT_EQ(read(fmt::format("{}{}", set, i), whole), want) << set << i;
+  }
+  // A copy of bytes from before the begin of the chunk.
+  hid_t file = H5Fopen(options.path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT);
+  hid_t a2 = H5Dopen2(file, "a2", H5P_DEFAULT);
+  const hsize_t at[2] = {0, 0};
+  unsigned mask = 0;
+  haddr_t offset = 0;
+  hsize_t size = 0;
+  EXPECT_GE(H5Dget_chunk_info_by_coord(a2, at, &mask, &offset, &size), 0);
+  H5Dclose(a2);
+  H5Fclose(file);
+  std::string damaged = whole;
+  damaged.replace(offset, 3, "\x20\x09\x01");
+  expect_error(Exit::data, {"a chunk of lzf is damaged"}, [&] { read("a2", damaged); });
 }
 
 // Programs in Fortran fill texts up with spaces, and those in C leave anything after the end.

@@ -239,6 +239,14 @@ TEST_F(Hdf5Test, WholeNumbersOf32Bits) {
   EXPECT_EQ(std::get<Array>(source->read(1)["x"]).i32()[0], kMost);
   for (int64_t row : {2, 3})
     expect_error(Exit::data, {"'/x' holds", "no 32-bit number"}, [&] { source->read(row); });
+  {
+    options.path = dir / "b.h5";
+    Writer w(options.path);
+    w.numbers<uint64_t>("x", H5T_STD_U64LE, H5T_NATIVE_UINT64, {2}, {7, UINT64_MAX});
+  }
+  source = options.open({});
+  EXPECT_EQ(std::get<Array>(source->read(0)["x"]).i32()[0], 7);
+  expect_error(Exit::data, {"'/x' holds 18446744073709551615, which"}, [&] { source->read(1); });
 }
 
 TEST_F(Hdf5Test, PathsWithStars) {

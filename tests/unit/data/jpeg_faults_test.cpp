@@ -102,11 +102,37 @@ TEST(JpegFaults, LostDataIsNoTrailer) {
   std::string renamed = whole;
   renamed[restart + 1] = char(0xd3);
   refused(renamed);
-  // Without its end, a file of several scans may lack some.
-  const std::string progressive = jpeg(TJFLAG_PROGRESSIVE);
-  EXPECT_EQ(decoded(progressive + "trailer"), decoded(progressive));
-  refused(progressive.substr(0, progressive.size() - 2));
-  refused(progressive.substr(0, progressive.size() - 2) + std::string(1000, 'n'));
+}
+
+// Without its end, a file of several scans may lack some, or a part of the last one.
+TEST(JpegFaults, ProgressiveWithoutAnEnd) {
+  const std::string whole = jpeg(TJFLAG_PROGRESSIVE);
+  EXPECT_EQ(decoded(whole + "trailer"), decoded(whole));
+  const std::string data = whole.substr(0, whole.size() - 2);
+  EXPECT_EQ(decoded(data), decoded(whole));
+  for (size_t cut : {1, 2, 8, 30}) refused(data.substr(0, data.size() - cut));
+  refused(data + std::string(1000, 'n'));
+  refused(data + std::string(1000, '\0'));
+  int scans = 0;
+  for (size_t at = whole.find("\xff\xda"); at != whole.npos; at = whole.find("\xff\xda", at + 1)) {
+    if (scans++ == 0) continue;
+    // The tables before a scan are those of its own.
+    const size_t end = std::min(at, whole.rfind("\xff\xc4", at));
+    refused(whole.substr(0, end), "scans with finer detail are missing");
+    refused(whole.substr(0, at), "scans with finer detail are missing");
+  }
+  EXPECT_GT(scans, 5);
+}
+
+// Its decoder does not notice a cut.
+TEST(JpegFaults, ArithmeticCodingWithoutAnEnd) {
+  for (const char* name : {"arithmetic.jpg", "arithmetic_progressive.jpg"}) {
+    const std::string whole =
+        test::read_file(tests::source_file(fmt::format("tests/data/jpeg/{}", name)));
+    EXPECT_EQ(decoded(whole).size(), size_t(48 * 40 * 3));
+    for (size_t cut : {2, 3, 200})
+      refused(whole.substr(0, whole.size() - cut), "ends without an end marker");
+  }
 }
 
 }  // namespace

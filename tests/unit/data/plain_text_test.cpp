@@ -37,6 +37,8 @@ TEST(PlainText, ListsHaveOneEntryPerLine) {
   EXPECT_EQ(entries("\xEF\xBB\xBF"), List{});
   expect_error(Exit::data, {"list' is UTF-16 text: save it as UTF-8"},
                [&] { entries("\xFF\xFE.."); });
+  for (const std::string& mark : {std::string("\xFF\xFE\0\0", 4), std::string("\0\0\xFE\xFF", 4)})
+    expect_error(Exit::data, {"list' is UTF-32 text: save it as UTF-8"}, [&] { entries(mark); });
   expect_error(Exit::data, {"has 4 bytes; names of at most 3 are read"}, [&] {
     entries("cats");
     read_text_file(dir / "list", 3, "names");

@@ -226,6 +226,7 @@ TEST_F(Tar, NamesOfMembers) {
   EXPECT_EQ(parts("./x.y/a.seg.png"), "x.y/a|seg.png");
   EXPECT_EQ(parts("a"), "-");
   EXPECT_EQ(parts("d/.hidden.png"), "-");
+  EXPECT_EQ(parts("d/@eaDir/a.png/thumb.png"), "-");
   EXPECT_EQ(parts("._a.png"), "-");
   EXPECT_EQ(parts("a."), "-");
   EXPECT_EQ(parts("X/A.Seg.PNG"), "X/A|seg.png");

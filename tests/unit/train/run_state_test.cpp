@@ -46,6 +46,8 @@ RunState full() {
   s.loss_scale = {1024, 18};
   s.origin = "branch of a";
   s.data = "train 40 samples";
+  s.classes = "cat\ndog";
+  s.tokenizers = "words 0123456789abcdef\n";
   s.resume = "must";
   s.restart_data = true;
   s.deck = "format = 1";
@@ -70,6 +72,8 @@ const std::map<std::string, std::string> kTexts = {
     {"origin", "branch of a"}, {"data", "train 40 samples"},
     {"resume", "must"},        {"deck", "format = 1"},
     {"run", "name"},           {"notes", "notes"},
+    {"classes", "cat\ndog"},   {"tokenizers", "words 0123456789abcdef\n"},
+
     {"version", "0.1.0"},      {"device_s", "1 NVIDIA H100 80GB HBM3\n5.5 cpu\n"}};
 
 TEST(RunState, CheckpointsHoldEveryMemberUnderItsName) {
@@ -96,6 +100,24 @@ TEST(RunState, EveryMemberIsRestored) {
   const checkpoint::State again = read.to_checkpoint({});
   EXPECT_EQ(again.numbers, kNumbers);
   EXPECT_EQ(again.texts, kTexts);
+}
+
+// An attribute of HDF5 has at most 64 KiB.
+TEST(RunState, LongListsOfClassesHaveSeveralMembers) {
+  RunState state;
+  for (int i = 0; i < 21841; ++i) state.classes += fmt::format("{}n{:08}\u00e9", i ? "\n" : "", i);
+  const checkpoint::State saved = state.to_checkpoint({});
+  EXPECT_EQ(saved.texts.count("classes"), 1u);
+  EXPECT_EQ(saved.texts.count("classes_6"), 1u);
+  EXPECT_EQ(saved.texts.count("classes_7"), 0u);
+  for (const auto& [name, text] : saved.texts) EXPECT_LE(text.size(), 50000u) << name;
+  EXPECT_EQ(RunState().read(saved).classes, state.classes);
+  EXPECT_TRUE(base::is_utf8(saved.texts.at("classes")));
+  EXPECT_EQ(RunState().to_checkpoint({}).texts.count("classes"), 0u);
+  // A run whose sets have no list now keeps the one that it had.
+  RunState now;
+  now.continue_from(state, 1);
+  EXPECT_EQ(now.classes, state.classes);
 }
 
 TEST(RunState, ACheckpointMayLackMembers) {
