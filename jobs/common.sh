@@ -50,6 +50,8 @@ ask_to_stop() {
 # trap. mpirun gets USR1: it passes the signal on to all ranks and waits for them. It does not get
 # TERM, because it would kill the ranks 2 s later.
 trap pass_on USR1
+# QUIT asks the ranks for the stacks of all threads. mpirun passes no QUIT on, but ALRM.
+trap '[ -z "$run" ] || kill -ALRM "$run"' QUIT
 # A TERM reaches mpirun as well, which then ends within seconds. This script survives it to clean
 # up.
 trap : TERM
@@ -196,7 +198,7 @@ run_trainer() {
   fi
   # mpirun's stderr goes through a filter, which ignores the signals that end the other processes.
   local err filter
-  exec {err}> >(trap '' TERM INT HUP USR1; exec sed -u "$ORDERLY" >&2)
+  exec {err}> >(trap '' TERM INT HUP USR1 QUIT; exec sed -u "$ORDERLY" >&2)
   filter=$!
   mpirun "$@" 2>&"$err" {err}>&- & run=$!
   # The warning may have come after mpirun's start and before run was set.

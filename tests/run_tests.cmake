@@ -3,6 +3,11 @@
 add_library(inject MODULE ${CMAKE_CURRENT_SOURCE_DIR}/inject/inject.cpp)
 target_link_libraries(inject PRIVATE ${CMAKE_DL_LIBS})
 set_target_properties(inject PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+# The same for exchanges between ranks (faults_test.py).
+add_library(mpi_faults MODULE ${CMAKE_CURRENT_SOURCE_DIR}/inject/mpi_faults.cpp)
+target_link_libraries(mpi_faults PRIVATE MPI::MPI_CXX ${CMAKE_DL_LIBS})
+set_target_properties(mpi_faults PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+
 # A library that makes a rank slow (slow_rank_test.py).
 add_library(slow MODULE ${CMAKE_CURRENT_SOURCE_DIR}/inject/slow.cpp)
 target_link_libraries(slow PRIVATE ${CMAKE_DL_LIBS})
@@ -44,7 +49,8 @@ foreach(script IN LISTS run_scripts)
   add_test(NAME run_${name}_mpi4 COMMAND /usr/bin/python3 ${script})
   set_tests_properties(run_${name}_mpi4 PROPERTIES LABELS run SKIP_RETURN_CODE 77
                        ENVIRONMENT "TRAINER=$<TARGET_FILE:trainer>;INJECT_LIBRARY=$<TARGET_FILE:inject>;${run_environment}")
-  set_property(TEST run_${name}_mpi4 APPEND PROPERTY ENVIRONMENT "MACHINE_LIBRARY=$<TARGET_FILE:machine>")
+  set_property(TEST run_${name}_mpi4 APPEND PROPERTY ENVIRONMENT "MACHINE_LIBRARY=$<TARGET_FILE:machine>"
+               "FAULT_LIBRARY=$<TARGET_FILE:mpi_faults>")
 endforeach()
 if(TEST run_slow_rank_test_mpi4)
   set_property(TEST run_slow_rank_test_mpi4 APPEND PROPERTY ENVIRONMENT "SLOW_LIBRARY=$<TARGET_FILE:slow>")

@@ -22,6 +22,7 @@ struct FlightPage {
   static constexpr uint64_t kMagic = 0x3154484749'4C46ull;  // "FLIGHT1" in memory
   static constexpr int kThreads = 32, kDepth = 12, kExchanges = 96, kSpans = 480;
 
+  // It has many members because each fact about the process has one.
   struct Head {
     FlightWord magic, pid, rank, ranks;
     FlightWord step;
@@ -33,7 +34,10 @@ struct FlightPage {
     FlightWord exchanges;       // calls of exchanges
     FlightWord calls_hash;      // of kind, type, count, group and site of all calls
     std::array<FlightWord, 8> host;
-    std::array<FlightWord, 105> unused;
+    // CPU time of the main thread during the last seconds, in millionths of the time that passed. A
+    // thread that polls for an exchange uses some; one that is stuck in a call uses none.
+    FlightWord main_ran_ppm;
+    std::array<FlightWord, 104> unused;
   };
   // A span that a thread has begun and not ended.
   struct Open {

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "job/call_check.hpp"
 
-#include <algorithm>
 #include <map>
 
-#include "base/flight_page.hpp"
 #include "base/text.hpp"
 #include "job/flight.hpp"
 
@@ -12,13 +10,7 @@ namespace job {
 
 Calls own_calls() {
   Calls calls;
-  const base::FlightPage& page = base::flight_page();
-  const uint64_t last = page.head.exchanges;
-  for (uint64_t call = last - std::min<uint64_t>(last, base::FlightPage::kExchanges - 1);
-       call <= last; ++call)
-    if (const base::FlightPage::Exchange& e = page.exchanges[call % base::FlightPage::kExchanges];
-        call > 0 && e.call == call)
-      calls.newest.push_back({call, describe(e)});
+  for (const FlightExchange& e : own_flight().calls) calls.newest.push_back({e.call, e.text});
   return calls;
 }
 

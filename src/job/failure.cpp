@@ -5,6 +5,8 @@
 #include "base/log.hpp"
 #include "base/memory_limit.hpp"
 #include "job/failure_report.hpp"
+#include "job/flight.hpp"
+#include "job/watchdog.hpp"
 
 namespace job {
 
@@ -57,7 +59,17 @@ int try_on_all(comm::Comm& world, const std::function<void()>& work) {
 
 namespace {
 
-void log_error(int code, const std::string& text, bool of_all_ranks) {
+// Adds to an error of an exchange what this rank was doing and which rank's calls differ.
+std::string with_exchange(const std::string& text) {
+  const FlightExchange last = own_flight().last;
+  if (last.call == 0 || text.find("MPI_") == text.npos) return text;
+  const std::string parted = Watchdog::who_parted();
+  return fmt::format("{}; this rank's newest exchange is call {}, {}{}{}", text, last.call,
+                     last.text, parted.empty() ? "" : "; ", parted);
+}
+
+void log_error(int code, const std::string& error, bool of_all_ranks) {
+  const std::string text = code == int(base::Exit::mesh) ? with_exchange(error) : error;
   write_report(code, text);
   base::log::error("{}step {} ({}): {}", of_all_ranks ? "" : rank_text(), base::where().step,
                    base::where().phase, text);

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -63,14 +64,37 @@ Flight flight_of(const FlightPage& page) {
     }
     f.threads.push_back(std::move(thread));
   }
-  const FlightPage::Exchange& last = page.exchanges[f.exchanges % FlightPage::kExchanges];
-  if (f.exchanges > 0 && last.call.load() == f.exchanges) {
-    f.last.call = f.exchanges;
-    f.last.begin_ns = int64_t(last.begin_ns.load());
-    f.last.ended = last.ns.load() != 0;
-    f.last.text = describe(last);
+  f.main_ran_ppm = int64_t(page.head.main_ran_ppm.load());
+  const uint64_t known = std::min<uint64_t>(f.exchanges, FlightPage::kExchanges - 1);
+  for (uint64_t call = f.exchanges - known + 1; call <= f.exchanges; ++call) {
+    const FlightPage::Exchange& e = page.exchanges[call % FlightPage::kExchanges];
+    if (e.call.load() == call)
+      f.calls.push_back({call, describe(e), int64_t(e.begin_ns.load()), e.ns.load() != 0});
   }
+  if (!f.calls.empty() && f.calls.back().call == f.exchanges) f.last = f.calls.back();
+  const auto open = std::ranges::find_if(f.calls, [](const FlightExchange& e) { return !e.ended; });
+  f.oldest = open == f.calls.end() ? f.last : *open;
   return f;
+}
+
+void fill_head(const std::string& host) {
+  using std::chrono::duration_cast;
+  FlightPage::Head& head = base::flight_page().head;
+  const int64_t now = base::now_ns();
+  const int64_t unix_ns =
+      duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
+          .count();
+  head.pid = uint64_t(::getpid());
+  head.start_ns = uint64_t(now);
+  head.unix_offset_ns = uint64_t(unix_ns - now);
+  char text[64] = {};
+  std::memcpy(text, host.data(), std::min(host.size(), sizeof text - 1));
+  for (size_t i = 0; i < head.host.size(); ++i) {
+    uint64_t word = 0;
+    std::memcpy(&word, text + 8 * i, 8);
+    head.host[i] = word;
+  }
+  head.magic = FlightPage::kMagic;
 }
 
 }  // namespace
@@ -97,23 +121,7 @@ std::string flight_file(const std::string& directory, int rank) {
 }
 
 std::string open_flight_file(const std::string& directory, int rank, const std::string& host) {
-  using std::chrono::duration_cast;
-  FlightPage::Head& head = base::flight_page().head;
-  const int64_t now = base::now_ns();
-  const int64_t unix_ns =
-      duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
-          .count();
-  head.pid = uint64_t(::getpid());
-  head.start_ns = uint64_t(now);
-  head.unix_offset_ns = uint64_t(unix_ns - now);
-  char text[64] = {};
-  std::memcpy(text, host.data(), std::min(host.size(), sizeof text - 1));
-  for (size_t i = 0; i < head.host.size(); ++i) {
-    uint64_t word = 0;
-    std::memcpy(&word, text + 8 * i, 8);
-    head.host[i] = word;
-  }
-  head.magic = FlightPage::kMagic;
+  fill_head(host);
   const std::string path = flight_file(directory, rank);
   // A new file: another process may still read or map the one of the attempt before.
   ::unlink(path.c_str());
@@ -124,6 +132,18 @@ std::string open_flight_file(const std::string& directory, int rank, const std::
   std::string problem = reserved ? std::strerror(reserved) : base::map_flight_page(file);
   ::close(file);
   return problem.empty() ? "" : fmt::format("{}: {}", path, problem);
+}
+
+std::string share_flight_page(const std::string& host) {
+  fill_head(host);
+  const int file = ::memfd_create("flight", MFD_CLOEXEC);
+  if (file < 0) return "";
+  if (::posix_fallocate(file, 0, off_t(base::kFlightBytes)) != 0 ||
+      base::map_flight_page(file)[0] != '\0') {
+    ::close(file);
+    return "";
+  }
+  return fmt::format("/proc/{}/fd/{}", ::getpid(), file);
 }
 
 std::optional<Flight> read_flight(const std::string& file) {

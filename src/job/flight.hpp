@@ -14,6 +14,9 @@ namespace job {
 
 // Maps this rank's page to a file of `directory`, which exists. Returns why not; "" = it is mapped.
 std::string open_flight_file(const std::string& directory, int rank, const std::string& host);
+// Keeps the page in memory that other processes of this node can read, until it has a file. Returns
+// a path for them; "" = it cannot be shared.
+std::string share_flight_page(const std::string& host);
 std::string flight_file(const std::string& directory, int rank);
 
 // A span as text: "write a checkpoint", "step 12".
@@ -41,6 +44,10 @@ struct Flight {
   int64_t alive_ns = 0;    // last tick of the watchdog
   std::vector<FlightThread> threads;
   FlightExchange last;  // exchange call
+  // The oldest call that has not ended, which holds up all others; `last` if all have.
+  FlightExchange oldest;
+  std::vector<FlightExchange> calls;  // the newest ones that are known, the oldest first
+  int64_t main_ran_ppm = 0;  // CPU time of the main thread lately, in millionths of all time
 };
 // Returns "all_reduce of fsdp, f32 x 1024, in update".
 std::string describe(const base::FlightPage::Exchange& exchange);

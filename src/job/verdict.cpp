@@ -17,7 +17,10 @@ std::string spans_of(const FlightThread& thread) {
 
 std::string where(const Standing& s) {
   return fmt::format("rank {} ({}, phase {}, step {})", s.rank, s.host,
-                     s.flight ? s.flight->phase : "?", s.flight ? s.flight->step : 0);
+                     !s.flight                 ? "?"
+                     : s.flight->phase.empty() ? "start"
+                                               : s.flight->phase,
+                     s.flight ? s.flight->step : 0);
 }
 
 // Returns what the main thread does, for a rank that cannot tell.
@@ -43,10 +46,114 @@ std::string waiting_text(const std::vector<Standing>& standing, int culprit) {
 }
 
 Verdict about(const Standing& s, const std::string& what, const std::vector<Standing>& standing) {
-  return {s.rank, s.host, fmt::format("{} {}{}", where(s), what, waiting_text(standing, s.rank))};
+  std::string own;
+  if (s.flight && s.flight->last.call && !s.flight->last.ended)
+    own = fmt::format("; its newest exchange is call {}, {}", s.flight->last.call,
+                      s.flight->last.text);
+  return {s.rank, s.host,
+          fmt::format("{} {}{}{}", where(s), what, own, waiting_text(standing, s.rank))};
+}
+
+// All ranks are in exchanges. Those that wait for data look for them again and again. Returns the
+// one whose main thread computes nothing, if the others' do; null if there is none.
+const Standing* stuck_in_a_call(const std::vector<Standing>& standing) {
+  std::vector<const Standing*> in_calls;
+  for (const Standing& s : standing)
+    if (s.flight && s.flight->last.call && !s.flight->last.ended) in_calls.push_back(&s);
+  if (in_calls.size() < 2) return nullptr;
+  auto ran = [](const Standing* s) { return s->flight->main_ran_ppm; };
+  std::sort(in_calls.begin(), in_calls.end(),
+            [&](const Standing* a, const Standing* b) { return ran(a) < ran(b); });
+  constexpr int64_t kStuck_ppm = 200, kPolls_ppm = 2000;
+  return ran(in_calls[0]) < kStuck_ppm && ran(in_calls[1]) > kPolls_ppm ? in_calls[0] : nullptr;
+}
+
+// The call that a rank waits in.
+const FlightExchange& present(const Standing& s) {
+  return s.flight->oldest.call ? s.flight->oldest : s.flight->last;
+}
+
+// Returns the text of a call; "" if it is not known.
+std::string call_text(const Standing& s, uint64_t number) {
+  for (const FlightExchange& e : s.flight->calls)
+    if (e.call == number) return e.text;
+  return s.flight->last.call == number ? s.flight->last.text : "";
+}
+
+// True if this call once followed the call before it. Steps repeat their calls, so a call that
+// never did is the one that is wrong.
+bool followed_before(const Standing& s, uint64_t number) {
+  const std::string before = call_text(s, number - 1), text = call_text(s, number);
+  const std::vector<FlightExchange>& calls = s.flight->calls;
+  for (size_t i = 1; i < calls.size() && calls[i].call < number; ++i)
+    if (calls[i - 1].text == before && calls[i].text == text) return true;
+  return false;
+}
+
+// Returns the ranks to blame: the smaller group. Of two equal ones, the one that `odd` says.
+template <class Key, class Odd>
+const Standing* odd_one(const std::map<Key, std::vector<const Standing*>>& groups, Odd odd) {
+  const std::vector<const Standing*>* least = nullptr;
+  for (const auto& [key, group] : groups)
+    if (!least || group.size() < least->size() ||
+        (group.size() == least->size() && odd(*group.front()) && !odd(*least->front())))
+      least = &group;
+  return least->front();
+}
+
+template <class Key>
+std::vector<int> ranks_of(const std::map<Key, std::vector<const Standing*>>& groups,
+                          const Key& key) {
+  std::vector<int> ranks;
+  for (const Standing* s : groups.at(key)) ranks.push_back(s->rank);
+  return ranks;
 }
 
 }  // namespace
+
+Verdict find_parted(const std::vector<Standing>& standing) {
+  std::vector<const Standing*> known;
+  for (const Standing& s : standing)
+    if (s.flight && s.flight->last.call) known.push_back(&s);
+  if (known.size() < 2) return {};
+  uint64_t first = 0, last = UINT64_MAX;
+  std::map<uint64_t, std::vector<const Standing*>> by_number;
+  for (const Standing* s : known) {
+    const std::vector<FlightExchange>& calls = s->flight->calls;
+    first = std::max(first, calls.empty() ? s->flight->last.call : calls.front().call);
+    last = std::min(last, s->flight->last.call);
+    by_number[present(*s).call].push_back(s);
+  }
+  for (uint64_t number = first; number <= last; ++number) {
+    std::map<std::string, std::vector<const Standing*>> by_text;
+    for (const Standing* s : known) by_text[call_text(*s, number)].push_back(s);
+    if (by_text.size() == 1) continue;
+    const Standing& odd =
+        *odd_one(by_text, [&](const Standing& s) { return !followed_before(s, number); });
+    std::string text =
+        fmt::format("{}: ranks have called different exchanges at call {}", where(odd), number);
+    for (const auto& [call, group] : by_text)
+      text += fmt::format("; {}: {}", list_of_ranks(ranks_of(by_text, call)), call);
+    if (const std::string before = call_text(odd, number - 1); !before.empty())
+      text += fmt::format("; all have called {} before", before);
+    return {odd.rank, odd.host, text};
+  }
+  if (by_number.size() == 1) return {};
+  const Standing& odd = *odd_one(
+      by_number, [&](const Standing& s) { return present(s).call == by_number.rbegin()->first; });
+  const uint64_t own = present(odd).call;
+  last = by_number.begin()->first;
+  if (own > last)
+    return {odd.rank, odd.host,
+            fmt::format("{} has left call {}, {}, in which {} still wait{}: it took no part, or "
+                        "another one than they; it is in call {}, {}",
+                        where(odd), last, call_text(odd, last),
+                        list_of_ranks(ranks_of(by_number, last)),
+                        by_number.at(last).size() == 1 ? "s" : "", own, present(odd).text)};
+  return {odd.rank, odd.host,
+          fmt::format("{} still waits in call {}, {}, which the others have left", where(odd), own,
+                      present(odd).text)};
+}
 
 std::string busy_thread(const Flight& flight) {
   std::string text;
@@ -87,23 +194,17 @@ Verdict find_culprit(const std::vector<Standing>& standing, double idle_s) {
         standing);
   for (const Standing& s : standing)
     if (!s.answers) return about(s, "does not answer" + last_known(s), standing);
+  if (const Standing* stuck = stuck_in_a_call(standing))
+    return about(*stuck,
+                 fmt::format("does not come back from its call since {:.0f} s: {}", idle_s,
+                             stuck->flight->last.text),
+                 standing);
   // All wait. Ranks that have called different exchanges wait for ever.
-  std::map<std::string, std::vector<int>> calls;
+  if (Verdict parted = find_parted(standing); parted.rank >= 0) return parted;
   for (const Standing& s : standing)
-    if (s.flight && s.flight->last.call) calls[s.flight->last.text].push_back(s.rank);
-  if (calls.size() > 1) {
-    auto fewest = std::min_element(calls.begin(), calls.end(), [](const auto& a, const auto& b) {
-      return a.second.size() < b.second.size();
-    });
-    std::string text = "ranks have called different exchanges";
-    for (const auto& [call, ranks] : calls)
-      text += fmt::format("; {}: {}", list_of_ranks(ranks), call);
-    const Standing& odd = standing[size_t(fewest->second.front())];
-    return {odd.rank, odd.host, fmt::format("{}: {}", where(odd), text)};
-  }
-  if (calls.size() == 1)
-    return {-1, "",
-            fmt::format("all ranks wait in {}: its data do not arrive", calls.begin()->first)};
+    if (s.flight && s.flight->last.call)
+      return {-1, "",
+              fmt::format("all ranks wait in {}: its data do not arrive", s.flight->last.text)};
   return {-1, "", "no rank goes on, and none has called an exchange"};
 }
 

@@ -30,6 +30,11 @@ struct Verdict {
 // `standing` has all ranks in order. `idle_s`: how long the caller's rank has made no progress.
 Verdict find_culprit(const std::vector<Standing>& standing, double idle_s);
 
+// Names the rank whose calls of exchanges depart from those of the other ranks: it has called
+// another one, or has left one in which the others still wait. Returns rank -1 if all are in the
+// same call.
+Verdict find_parted(const std::vector<Standing>& standing);
+
 // Returns "loader 2: load a sample 17": what a thread of the rank computes or reads, outside any
 // wait. Of several threads the one that began last counts, because the others may wait for it; ""
 // if all threads wait.

@@ -11,7 +11,9 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <fstream>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <thread>
 #include <vector>
@@ -35,7 +37,8 @@ namespace {
 // One watchdog asks another one of its node for stacks; the value says for which event.
 int ask_signal() { return SIGRTMIN + 5; }
 
-constexpr double kTick_s = 0.5;
+constexpr size_t kTicksOfRan = 5;
+constexpr double kTick_s = 0.5, kLookForRequests_s = 2;
 // More time between two ticks counts as this, because the process was suspended meanwhile.
 constexpr double kMostPerTick_s = 1;
 // How long the rank that judges waits for the stacks of the others, and these for its verdict.
@@ -45,6 +48,7 @@ sigset_t watched_signals() {
   sigset_t set;
   sigemptyset(&set);
   sigaddset(&set, SIGQUIT);
+  sigaddset(&set, SIGALRM);
   sigaddset(&set, ask_signal());
   return set;
 }
@@ -102,6 +106,7 @@ void leave_signals_to_watchdog() {
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
 }
 
+// It has many members because each thing that it watches has one.
 class Watchdog::Dog {
  public:
   Dog(comm::Session& session, const WatchOptions& options)
@@ -114,11 +119,16 @@ class Watchdog::Dog {
                               std::chrono::system_clock::now().time_since_epoch())
                               .count()),
         0);
+    const std::string page = share_flight_page(host_);
     for (const std::string& text :
-         session.world().gather_text(fmt::format("{} {}", ::getpid(), host_))) {
-      const size_t space = text.find(' ');
-      members_.push_back({text.substr(space + 1), pid_t(std::stol(text))});
+         session.world().gather_text(fmt::format("{}\n{}\n{}", ::getpid(), page, host_))) {
+      const std::vector<std::string> parts = base::split(text, '\n');
+      members_.push_back({parts[2], pid_t(std::stol(parts[0])), parts[1]});
     }
+    const auto first =
+        std::ranges::find_if(members_, [this](const Member& m) { return m.host == host_; });
+    first_of_node_ = first - members_.begin() == rank_;
+    pthread_getcpuclockid(pthread_self(), &main_clock_);
     prepare_stacks();
     base::keep_spans();
     thread_ = std::jthread([this](const std::stop_token& token) { watch(token); });
@@ -160,6 +170,12 @@ class Watchdog::Dog {
     flight_ = flight;
   }
 
+  // See Watchdog::who_parted.
+  std::string who_parted() const {
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));  // others go on to where they wait
+    return find_parted(standings("")).text;
+  }
+
  private:
   std::string stacks() const {
     const std::lock_guard lock(mutex_);
@@ -173,15 +189,21 @@ class Watchdog::Dog {
   void watch(const std::stop_token& token) {
     const base::ThreadScope scope("watchdog");
     const sigset_t set = watched_signals();
+    double looked_s = 0;
     for (double last_s = base::now_s(); !token.stop_requested();) {
       const timespec pause{0, long(kTick_s * 1e9)};
       siginfo_t info{};
       const int signal = sigtimedwait(&set, &info, &pause);
       if (token.stop_requested()) return;
-      if (signal == SIGQUIT) answer_quit();
+      // mpirun passes no QUIT on, but an ALRM to all ranks. One of them is enough.
+      if (signal == SIGQUIT || (signal == SIGALRM && rank_ == 0)) answer_quit();
       if (signal == ask_signal()) answer(info);
       const double now_s = base::now_s();
       tick(std::min(now_s - last_s, kMostPerTick_s));
+      if (now_s - looked_s > kLookForRequests_s) {
+        look_for_request();
+        looked_s = now_s;
+      }
       last_s = now_s;
     }
   }
@@ -191,7 +213,19 @@ class Watchdog::Dog {
     page.head.alive_ns = uint64_t(base::now_ns());
     uint64_t begun = 0;
     for (const base::FlightPage::Thread& t : page.threads) begun += t.begun.load();
+    ran_.push_back({base::now_ns(), main_ran_ns()});
+    if (ran_.size() > kTicksOfRan) ran_.erase(ran_.begin());
+    const int64_t passed_ns = std::max<int64_t>(ran_.back().at_ns - ran_.front().at_ns, 1);
+    page.head.main_ran_ppm =
+        uint64_t(1e6 * double(ran_.back().ran_ns - ran_.front().ran_ns) / double(passed_ns));
     if (progress_.tick(begun, base::where().phase, seconds)) hang();
+  }
+
+  // CPU time of the main thread.
+  int64_t main_ran_ns() const {
+    timespec t{};
+    clock_gettime(main_clock_, &t);
+    return t.tv_sec * 1'000'000'000 + t.tv_nsec;
   }
 
   std::string stacks_file(const std::string& event, int rank) const {
@@ -251,7 +285,24 @@ class Watchdog::Dog {
     const int value = -std::max(1, int(base::now_ns() / 1'000'000'000));
     write_stacks(event_of(value), "this rank got SIGQUIT");
     ask_neighbours(value);
+    if (!stacks().empty()) put_file(request_file(), request(value));
     within(1, [this] { base::log::line("stacks   of all threads are in {}", stacks()); });
+  }
+
+  // Ranks of other nodes share nothing with this one but files. The first rank of each node looks
+  // for the newest request.
+  std::string request_file() const { return stacks() + "/request"; }
+  std::string request(int value) const { return fmt::format("{} {}", started_s_, value); }
+  void look_for_request() {
+    if (!first_of_node_ || stacks().empty()) return;
+    std::ifstream file(request_file());
+    std::string started;
+    int value = 0;
+    if (!(file >> started >> value) || started != started_s_ || value >= 0 ||
+        written_.contains(event_of(value)))
+      return;
+    write_stacks(event_of(value), "a rank of this job got SIGQUIT");
+    ask_neighbours(value);
   }
 
   // Describes ranks of this node that do not answer.
@@ -267,20 +318,42 @@ class Watchdog::Dog {
     }
   }
 
-  Verdict judge(const std::string& event) const {
+  // What is known about all ranks. Those that have written no stacks for `event` do not answer; ""
+  // asks for nothing.
+  std::vector<Standing> standings(const std::string& event) const {
     std::vector<Standing> standing;
     for (size_t r = 0; r < members_.size(); ++r) {
       const bool here = members_[r].host == host_;
       Standing s{int(r), members_[r].host, {}, '?', true};
       if (here) s.state = state_of_process(members_[r].process);
-      s.answers = int(r) == rank_ || exists(stacks_file(event, int(r)));
+      s.answers = int(r) == rank_ || event.empty() || exists(stacks_file(event, int(r)));
       if (int(r) == rank_)
         s.flight = own_flight();
       else if (!flight().empty())
         s.flight = read_flight(flight_file(flight(), int(r)));
+      else if (here)
+        s.flight = read_flight(members_[r].page);
       standing.push_back(std::move(s));
     }
-    return find_culprit(standing, progress_.idle_s());
+    return standing;
+  }
+
+  std::vector<Standing> of_node() const {
+    std::vector<Standing> all = standings("");
+    std::erase_if(all, [this](const Standing& s) { return s.host != host_; });
+    return all;
+  }
+  static bool is_gone(pid_t process) {
+    const char state = state_of_process(process);
+    return state == 'Z' || state == 0;
+  }
+  // The first rank of this node that is not stopped; nothing if it is this one.
+  std::optional<pid_t> speaker_for_node() const {
+    for (int r = 0; r < rank_; ++r)
+      if (const Member& m = members_[size_t(r)];
+          m.host == host_ && !is_gone(m.process) && state_of_process(m.process) != 'T')
+        return m.process;
+    return {};
   }
 
   bool all_answered(const std::string& event) const {
@@ -296,8 +369,14 @@ class Watchdog::Dog {
                  fmt::format("this rank makes no progress since {:.0f} s", progress_.idle_s()));
     ask_neighbours(number);
     if (stacks().empty()) {  // no place to meet the other ranks
-      tell(find_culprit({{rank_, host_, own_flight(), 'R', true}}, progress_.idle_s()),
-           "the console");
+      // The first rank of each node that can speaks for the node. Ranks of other nodes are unknown.
+      // If it is still there after a while, it cannot.
+      const std::optional<pid_t> speaker = speaker_for_node();
+      if (speaker) {
+        std::this_thread::sleep_for(std::chrono::duration<double>(kWaitForVerdict_s));
+        if (options_.on_hang == OnHang::report || is_gone(*speaker)) return end();
+      }
+      tell(find_culprit(of_node(), progress_.idle_s()), "the console");
       return end();
     }
     // One rank judges, the first one to get here.
@@ -306,7 +385,7 @@ class Watchdog::Dog {
       for (base::Stopwatch watch; !all_answered(event) && watch.seconds() < kWaitForStacks_s;)
         std::this_thread::sleep_for(std::chrono::milliseconds(20));
       describe_silent(event);
-      const Verdict found = judge(event);
+      const Verdict found = find_culprit(standings(event), progress_.idle_s());
       tell(found, stacks());
       put_file(verdict, found.text + "\n");
     } else {
@@ -336,18 +415,25 @@ class Watchdog::Dog {
   struct Member {
     std::string host;
     pid_t process = 0;
+    std::string page;  // of its flight before it has a file, for ranks of its node
   };
 
   const WatchOptions options_;
   int rank_ = 0;
   std::string host_, started_s_;
   std::vector<Member> members_;  // by rank
+  bool first_of_node_ = false;
   mutable std::mutex mutex_;
   std::string stacks_, flight_;
   // Of the thread alone.
   ProgressClock progress_;
   std::set<std::string> written_;
   int hangs_ = 0;
+  clockid_t main_clock_ = CLOCK_THREAD_CPUTIME_ID;
+  struct Ran {
+    int64_t at_ns, ran_ns;
+  };
+  std::vector<Ran> ran_;  // CPU times of the main thread at the last ticks
   std::jthread thread_;
 };
 
@@ -366,6 +452,11 @@ Watchdog::~Watchdog() {
 
 void Watchdog::use(comm::Comm& world, const std::string& run) {
   if (Watchdog* watchdog = running) watchdog->dog_->use(world, run);
+}
+
+std::string Watchdog::who_parted() {
+  const Watchdog* watchdog = running;
+  return watchdog ? watchdog->dog_->who_parted() : "";
 }
 
 void ask_for_stacks() noexcept {

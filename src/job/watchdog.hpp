@@ -34,6 +34,10 @@ class Watchdog {
   // run directory from now on. All ranks call.
   static void use(comm::Comm& world, const std::string& run);
 
+  // After an error of MPI on this rank: says which rank has called other exchanges than the others,
+  // as far as their flight files tell; "" if none has. Waits half a second.
+  static std::string who_parted();
+
  private:
   class Dog;
   std::unique_ptr<Dog> dog_;

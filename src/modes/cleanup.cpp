@@ -26,6 +26,7 @@ const base::Pattern& written_files() {
       R"(|logs/(rank\d{5}\.log|report\.spare|(warnings|parameters|parameters_init|init|bad_samples)\.txt))"
       R"(|selftest-[^/]+/rank\d{5}(\.lock)?)"
       R"(|logs/flight/\d{5}|logs/stacks/\d+-(hang|quit|crash)\d*(-rank\d{5})?\.txt(\.silent)?)"
+      R"(|logs/stacks/request)"
       R"(|logs/samples/from\d{10}\.rank\d{5}\.tsv)"
       R"(|eval/[^/]+/\d{10}/(partial/)?[^/]+|index/[^/]+\.index)(\.tmp)?)");
   return names;

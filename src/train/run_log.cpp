@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/log_components.hpp"
+#include "base/span.hpp"
 #include "base/text.hpp"
 #include "checkpoint/catalogue.hpp"
 #include "device/gpu.hpp"
@@ -182,6 +183,7 @@ void RunLog::add_machine(records::Metrics::Row& row, double seconds) {
 }
 
 void RunLog::write_line(const step::StepReport& report, double seconds, const Utilisation& use) {
+  const base::Span span("write to the console");  // whose reader may stand still
   const int64_t step = attempt_.settled;
   const Pace& pace = attempt_.pace;
   const std::vector<models::Measure>& measures = attempt_.engine().measures();

@@ -7,6 +7,8 @@
 //   INJECT_CALL, INJECT_ENDS   count only calls of this name, and on paths with this end
 //   INJECT_TRACE=FOLDER        writes each counted call, before it is made, to FOLDER/RANK.calls as
 //     "INDEX CALL PATH", and the process to FOLDER/RANK.pid
+//   INJECT_AFTER=PATH            counts only calls after this file exists
+//   INJECT_DONE=PATH             makes this file at the moment of the fault
 //   INJECT=RANK:INDEX:ACTION   makes that rank (each rank for -1) do this instead of, or before,
 //     its call INDEX:
 //     kill        SIGKILL to itself
@@ -56,7 +58,7 @@ enum class Action {
 };
 
 struct Plan {
-  std::string under, ends, call, trace;
+  std::string under, ends, call, trace, done, after;
   int rank = -1;  // rank of this process; -1 = not under mpirun, no action
   long at = -1;   // -1 = this rank only counts
   Action action = Action::none;
@@ -74,6 +76,8 @@ struct Plan {
     trace = text("INJECT_TRACE");
     ends = text("INJECT_ENDS");
     call = text("INJECT_CALL");
+    done = text("INJECT_DONE");
+    after = text("INJECT_AFTER");
     if (own.empty() || under.empty()) return;
     rank = std::atoi(own.c_str());
     if (!trace.empty()) {
@@ -156,12 +160,16 @@ bool refuse(const char* call, const char* path) {
   most = SIZE_MAX;
   Plan& p = plan();
   bool refused = false;
-  if (p.rank >= 0 && path && p.counts(call, path)) {
+  if (p.rank >= 0 && path && p.counts(call, path) &&
+      (p.after.empty() || ::access(p.after.c_str(), F_OK) == 0)) {
     long index = p.calls++;
     if (p.trace_file >= 0) {
       std::string line = std::to_string(index) + " " + call + " " + path + "\n";
       ::syscall(SYS_write, p.trace_file, line.data(), line.size());
     }
+    if (index == p.at && !p.done.empty())
+      ::syscall(SYS_close, int(::syscall(SYS_openat, AT_FDCWD, p.done.c_str(),
+                                         O_WRONLY | O_CREAT | O_CLOEXEC, 0666)));
     if (index == p.at || (p.lasting && p.at >= 0 && index > p.at)) switch (p.action) {
         case Action::kill_all:
           kill_all(p);

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Starts jobs, watches their output while they run, and ends them."""
+import os
 import subprocess
 
 import harness
@@ -9,9 +10,10 @@ LONG = ["--set", "train.total_steps=100000"]
 
 
 class LiveTest(harness.RunTest):
-    def start(self, *args, ranks=2):
+    def start(self, *args, ranks=2, env=None):
+        """Starts a job; `env` has further variables."""
         return subprocess.Popen(["mpirun", "-np", str(ranks), harness.TRAINER, self.deck(), *args], stdout=subprocess.PIPE,
-                                stderr=subprocess.STDOUT, cwd=self.folder, text=True)
+                                stderr=subprocess.STDOUT, cwd=self.folder, text=True, env=os.environ | (env or {}))
 
     def until(self, job, text):
         """Reads and returns the job's output up to a line that holds the text."""

@@ -86,6 +86,20 @@ class Watchdog(LiveTest):
         self.ended(job, 75)
 
     @unittest.skipIf(place.no_processes(), place.no_processes())
+    def test_quit_reaches_the_ranks_of_other_nodes_and_alrm_to_mpirun_asks_all(self):
+        job = self.start(*LONG, *WATCH, env={"LD_PRELOAD": harness.preload(os.environ["FAULT_LIBRARY"]), "FAULT_HOSTS": "1"})
+        self.until(job, "step=4 ")
+        ranks = self.ranks(job)
+        os.kill(ranks[1], signal.SIGQUIT)
+        self.wait("stacks of both ranks", lambda: len(self.stacks("*quit*-rank0000?.txt")) == 2)
+        self.assertIn("host=rank0 ", self.read(self.stacks("*quit*-rank00000.txt")[0]))
+        time.sleep(1.1)  # requests are named by seconds
+        os.kill(job.pid, signal.SIGALRM)
+        self.wait("stacks of both ranks again", lambda: len(self.stacks("*quit*-rank0000?.txt")) == 4)
+        os.kill(ranks[0], signal.SIGTERM)
+        self.ended(job, 75)
+
+    @unittest.skipIf(place.no_processes(), place.no_processes())
     def test_a_suspended_job_is_no_hang(self):
         job = self.start(*LONG, *WATCH)
         self.until(job, "step=4 ")

@@ -116,6 +116,52 @@ TEST(Verdict, IfAllWaitInOneExchangeNobodyIsNamed) {
   EXPECT_TRUE(has(v, "all ranks wait in all_reduce")) << v.text;
 }
 
+// A rank that polls in its newest call, of those from `first` on.
+Flight calls(uint64_t first, std::vector<std::string> texts) {
+  Flight f = waiting(first + texts.size() - 1, texts.back());
+  for (size_t i = 0; i < texts.size(); ++i)
+    f.calls.push_back({first + i, texts[i], 1, i + 1 < texts.size()});
+  return f;
+}
+
+TEST(Verdict, ARankThatIsStuckInACallIsNamed) {
+  std::vector<Flight> flights = {waiting(8), waiting(8), waiting(8)};
+  for (Flight& f : flights) f.main_ran_ppm = 30'000;
+  flights[2].main_ran_ppm = 30;
+  const job::Verdict v = job::find_culprit(ranks(flights), 30);
+  EXPECT_EQ(v.rank, 2);
+  EXPECT_TRUE(has(v, "does not come back from its call since 30 s: all_reduce of fsdp")) << v.text;
+  flights[0].main_ran_ppm = 30;  // two that rest prove nothing
+  EXPECT_EQ(job::find_culprit(ranks(flights), 30).rank, -1);
+}
+
+TEST(Verdict, ARankThatLeftACallInWhichOthersWaitIsNamed) {
+  const Flight in = calls(5, {"min of world", "all_gather of fsdp"});
+  const Flight ahead = calls(5, {"min of world", "all_gather of fsdp", "max of world"});
+  job::Verdict v = job::find_culprit(ranks({in, ahead, in}), 30);
+  EXPECT_EQ(v.rank, 1);
+  EXPECT_TRUE(has(v, "has left call 6, all_gather of fsdp, in which ranks 0, 2 still wait"))
+      << v.text;
+  EXPECT_EQ(job::find_culprit(ranks({in, ahead}), 30).rank, 1);
+  v = job::find_culprit(ranks({ahead, ahead, in}), 30);
+  EXPECT_EQ(v.rank, 2);
+  EXPECT_TRUE(has(v, "still waits in call 6, all_gather of fsdp")) << v.text;
+}
+
+TEST(Verdict, OfTwoRanksTheOneThatDepartsFromItsStepsIsNamed) {
+  const std::vector<std::string> step = {"all_gather of fsdp", "reduce_scatter of fsdp",
+                                         "max of world"};
+  std::vector<std::string> good = step, skips = step;
+  good.insert(good.end(), {step[0], step[1]});
+  skips.insert(skips.end(), {step[0], step[2]});
+  for (const bool first : {true, false}) {
+    const job::Verdict v = job::find_culprit(
+        ranks({calls(1, first ? skips : good), calls(1, first ? good : skips)}), 30);
+    EXPECT_EQ(v.rank, first ? 0 : 1) << v.text;
+    EXPECT_TRUE(has(v, "different exchanges at call 5")) << v.text;
+  }
+}
+
 TEST(CallCheck, TheFirstCallThatDiffersIsNamed) {
   job::Calls a{{{4, "min of world"}, {5, "all_reduce of fsdp"}, {6, "barrier of world"}}};
   job::Calls b = a, late = a;

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+// Injects a fault at a chosen exchange between ranks, or at the decoding of an image. The campaign
+// of faults (tests/run/faults.py) loads this library before the C library (LD_PRELOAD).
+//   FAULT=RANK:CALL:INDEX:ACTION   that rank does this at the call number INDEX, from 0, of the
+//     function CALL: MPI_Iallgather, MPI_Bcast, png_create_read_struct and so on.
+//     hang   the call never returns
+//     skip   the call returns at once, and this rank takes no part in the exchange
+//     half   this rank passes half of the count
+//     swap   this rank makes its next call first
+//     slow   this call and all later ones take 300 ms more
+//   FAULT_COUNT=N      counts only calls of N elements; a barrier of all ranks has 1
+//   FAULT_AFTER=PATH   counts only calls after this file exists
+//   FAULT_DONE=PATH    makes this file at the moment of the fault
+//   FAULT_HOSTS=1      each rank seems to be on a host of its own, rank0, rank1 ...
+//   FAULT_MESSAGES=1   ranks of a node share no memory, so that all sums are messages
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <mpi.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <utility>
+
+namespace {
+
+enum class Action { none, hang, skip, half, swap, slow };
+
+struct Fault {
+  std::string call, after, done;
+  Action action = Action::none;
+  long at = 0;
+  int count = 0;
+  std::atomic<long> calls{0};
+  bool begun = false;
+
+  Fault() {
+    auto text = [](const char* name) {
+      return std::string(std::getenv(name) ? std::getenv(name) : "");
+    };
+    int rank = -1;
+    char name[64] = "", what[16] = "";
+    if (std::sscanf(text("FAULT").c_str(), "%d:%63[^:]:%ld:%15s", &rank, name, &at, what) != 4 ||
+        text("OMPI_COMM_WORLD_RANK") != std::to_string(rank))
+      return;
+    call = name;
+    after = text("FAULT_AFTER");
+    done = text("FAULT_DONE");
+    count = std::atoi(text("FAULT_COUNT").c_str());
+    const std::string word = what;
+    for (const auto& [known, its] : {std::pair{"hang", Action::hang},
+                                     {"skip", Action::skip},
+                                     {"half", Action::half},
+                                     {"swap", Action::swap},
+                                     {"slow", Action::slow}})
+      if (word == known) action = its;
+    if (action == Action::none) {
+      std::fprintf(stderr, "FAULT: unknown action %s\n", what);
+      std::abort();
+    }
+  }
+
+  // What to do at this call.
+  Action meets(const char* name, int elements) {
+    if (action == Action::none || call != name || (count > 0 && elements != count))
+      return Action::none;
+    if (!begun && !after.empty() && ::access(after.c_str(), F_OK) != 0) return Action::none;
+    begun = true;
+    const long index = calls++;
+    if (index != at && (index < at || action != Action::slow)) return Action::none;
+    if (!done.empty()) ::close(::open(done.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
+    return action;
+  }
+};
+
+Fault& fault() {
+  static Fault* made = new Fault;
+  return *made;
+}
+
+void rest(int milliseconds) {
+  timespec left{milliseconds / 1000, long(milliseconds % 1000) * 1000000};
+  while (::nanosleep(&left, &left) != 0 && errno == EINTR) {
+  }
+}
+
+// The call that waits until the next one was made. Only the thread that calls MPI comes here.
+std::function<void()> postponed;
+
+int make_postponed(int result) {
+  if (auto call = std::exchange(postponed, nullptr)) call();
+  return result;
+}
+
+// Makes the request one that never ends, until the real one takes its place.
+void never_ends(MPI_Request* request) {
+  static char nothing;
+  PMPI_Irecv(&nothing, 1, MPI_CHAR, 0, 4711, MPI_COMM_SELF, request);
+}
+
+// Makes a call with this count, after the fault that it meets. `request` is null if it blocks.
+template <class Call>
+int meet(const char* name, int count, MPI_Request* request, Call call) {
+  switch (fault().meets(name, count)) {
+    case Action::hang:
+      for (;;) rest(1000000);
+    case Action::skip:
+      if (request) *request = MPI_REQUEST_NULL;
+      return MPI_SUCCESS;
+    case Action::half:
+      return make_postponed(call(count / 2));
+    case Action::swap:
+      if (request) never_ends(request);
+      postponed = [call, count] { call(count); };
+      return MPI_SUCCESS;
+    case Action::slow:
+      rest(300);
+      break;
+    case Action::none:
+      break;
+  }
+  return make_postponed(call(count));
+}
+
+}  // namespace
+
+// NOLINTBEGIN: the names of MPI and of the C library
+extern "C" {
+
+int MPI_Iallreduce(const void* send, void* recv, int count, MPI_Datatype type, MPI_Op op,
+                   MPI_Comm comm, MPI_Request* request) {
+  return meet("MPI_Iallreduce", count, request,
+              [=](int n) { return PMPI_Iallreduce(send, recv, n, type, op, comm, request); });
+}
+int MPI_Iallgather(const void* send, int count, MPI_Datatype type, void* recv, int, MPI_Datatype,
+                   MPI_Comm comm, MPI_Request* request) {
+  return meet("MPI_Iallgather", count, request,
+              [=](int n) { return PMPI_Iallgather(send, n, type, recv, n, type, comm, request); });
+}
+int MPI_Ireduce_scatter_block(const void* send, void* recv, int count, MPI_Datatype type, MPI_Op op,
+                              MPI_Comm comm, MPI_Request* request) {
+  return meet("MPI_Ireduce_scatter_block", count, request, [=](int n) {
+    return PMPI_Ireduce_scatter_block(send, recv, n, type, op, comm, request);
+  });
+}
+int MPI_Bcast(void* data, int count, MPI_Datatype type, int root, MPI_Comm comm) {
+  return meet("MPI_Bcast", count, nullptr,
+              [=](int n) { return PMPI_Bcast(data, n, type, root, comm); });
+}
+int MPI_Barrier(MPI_Comm comm) {
+  return meet("MPI_Barrier", int(comm == MPI_COMM_WORLD), nullptr,
+              [=](int) { return PMPI_Barrier(comm); });
+}
+int MPI_Allreduce(const void* send, void* recv, int count, MPI_Datatype type, MPI_Op op,
+                  MPI_Comm comm) {
+  return meet("MPI_Allreduce", count, nullptr,
+              [=](int n) { return PMPI_Allreduce(send, recv, n, type, op, comm); });
+}
+int MPI_Allgather(const void* send, int count, MPI_Datatype type, void* recv, int to,
+                  MPI_Datatype recv_type, MPI_Comm comm) {
+  return meet("MPI_Allgather", count, nullptr, [=](int n) {
+    return PMPI_Allgather(send, n, type, recv, n == count ? to : n, recv_type, comm);
+  });
+}
+
+int MPI_Get_processor_name(char* name, int* length) {
+  if (!std::getenv("FAULT_HOSTS")) return PMPI_Get_processor_name(name, length);
+  const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
+  *length = std::snprintf(name, MPI_MAX_PROCESSOR_NAME, "rank%s", rank ? rank : "0");
+  return MPI_SUCCESS;
+}
+
+int memfd_create(const char* name, unsigned flags) {
+  if (std::getenv("FAULT_MESSAGES") && std::strcmp(name, "trainer") == 0) {
+    errno = ENOSYS;
+    return -1;
+  }
+  return int(::syscall(SYS_memfd_create, name, flags));
+}
+
+// The first call for each PNG image, as libpng declares it.
+void* png_create_read_struct(const char* version, void* data, void (*error)(void*, const char*),
+                             void (*warning)(void*, const char*)) {
+  static auto real = reinterpret_cast<decltype(&png_create_read_struct)>(
+      ::dlsym(RTLD_NEXT, "png_create_read_struct"));
+  if (fault().meets("png_create_read_struct", 0) == Action::hang)
+    for (;;) rest(1000000);
+  return real(version, data, error, warning);
+}
+
+}  // extern "C"
+// NOLINTEND
