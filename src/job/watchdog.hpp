@@ -3,8 +3,8 @@
 // stacks of all threads, finds out which rank the job waits for, and ends the job with exit 7 or
 // lets it go on. It needs no MPI and takes no lock that other threads hold.
 //
-// Progress is a span that begins and is no wait (base/span.hpp). A long evaluation, save or restore
-// is many spans, so it is no hang.
+// Progress is a span that begins and is no wait (base/span.hpp), or a MiB that is read or written.
+// So a long evaluation, save or restore is no hang.
 #pragma once
 
 #include <memory>

@@ -14,6 +14,8 @@
 #include <vector>
 
 #include "base/clock.hpp"
+#include "base/flight_page.hpp"
+#include "base/thread_scope.hpp"
 #include "io/sync_times.hpp"
 
 namespace {
@@ -78,6 +80,19 @@ TEST_F(Files, errors_name_call_path_and_reason) {
   message_of([&] { io::rename_file(path("x"), path("y")); }, ENOENT);
   message_of([&] { io::free_bytes(path("none")); }, ENOENT);
   message_of([&] { io::sync_directory(path("none")); }, ENOENT);
+}
+
+TEST_F(Files, a_long_sync_shows_progress) {
+  base::register_main_thread();
+  auto spans = [] { return base::flight_page().threads[0].begun.load(); };
+  File file(path("large"), File::Mode::create);
+  file.truncate(int64_t{1} << 30);  // a hole, which needs no room
+  const uint64_t before = spans();
+  file.sync();
+  EXPECT_EQ(spans(), before + 4);
+  file.truncate(1000);
+  file.sync();
+  EXPECT_EQ(spans(), before + 4) << "a small file is synced at once";
 }
 
 TEST_F(Files, syncs_are_timed_by_thread) {
