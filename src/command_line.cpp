@@ -86,10 +86,8 @@ void add_mode_options(CLI::App& app, CommandLine& c) {
   app.add_option("--ranks", c.ranks, "number of ranks to plan for (--mode plan)")
       ->check(CLI::Range(1, comm::kMostRanks))
       ->group(run);
-  app.add_option(
-         "--graph", c.graph,
-         "file for the graph of a step (--mode plan): ops, blocks, exchanges, and what waits "
-         "for what; dot -Tsvg FILE draws it")
+  app.add_option("--graph", c.graph,
+                 "file for the graph of a step (--mode plan), which dot -Tsvg draws")
       ->type_name("FILE")
       ->group(run);
   app.add_option("--fast-dev", c.fast_dev,

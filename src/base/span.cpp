@@ -90,10 +90,11 @@ Span::Span(const SpanName& name, int64_t number, SpanKind kind, bool timed)
   }
   place.depth.store(depth + 1, std::memory_order_release);
   if (kind != SpanKind::wait) count_up(place.begun);
-  if (const SpanProfiler* profiler = g_profiler.load(kRelaxed)) {
+  told_ = g_profiler.load(kRelaxed);
+  if (told_) {
     std::array<char, SpanName::kMost + 1> text{};
     std::memcpy(text.data(), name.words().data(), SpanName::kMost);
-    profiler->begin(text.data(), number, kind);
+    told_->begin(text.data(), number, kind);
   }
 }
 
@@ -102,7 +103,7 @@ int64_t Span::end(int64_t flops, int64_t bytes) {
   FlightPage::Thread& place = own_place();
   const uint64_t depth = place.depth.load(kRelaxed);
   if (depth > 0) place.depth.store(depth - 1, kRelaxed);
-  if (const SpanProfiler* profiler = g_profiler.load(kRelaxed)) profiler->end(kind_, flops, bytes);
+  if (told_) told_->end(kind_, flops, bytes);
   if (begin_ns_ == 0) return 0;
   const int64_t ns = now_ns() - begin_ns_;
   if (timed_ && !g_keeps.load(kRelaxed)) return ns;

@@ -49,6 +49,8 @@ class SpanName {
   std::array<uint64_t, 4> words_{};
 };
 
+struct SpanProfiler;
+
 class Span {
  public:
   static constexpr int64_t kNoNumber = INT64_MIN;
@@ -69,6 +71,7 @@ class Span {
 
  private:
   SpanName name_;
+  const SpanProfiler* told_ = nullptr;  // of the beginning, so it must hear of the end
   int64_t number_, begin_ns_ = 0;
   SpanKind kind_;
   bool ended_ = false, timed_;

@@ -136,6 +136,13 @@ class CommandLine(DeckTest):
             f.write("no HDF5 file")
         with h5py.File(self.folder + "/packed.h5", "w") as f:
             f.create_dataset("images", data=numpy.zeros((4, 8, 8, 3), "u1"), compression="lzf")
+        # Another filter, which no library here has: the name follows its number by 8 bytes.
+        with open(self.folder + "/packed.h5", "rb+") as f:
+            name = f.read().index(b"lzf\0")
+            f.seek(name - 8)
+            f.write((32004).to_bytes(2, "little"))
+            f.seek(name)
+            f.write(b"lz4\0")
         text += f'[data.packed]\nkind = "hdf5"\npath = "{self.folder}/packed.h5"\nfields = {{ image = "images" }}\n'
         path = self.deck(text)
         self.expect(0, "valid", args=[path, "--validate"])
@@ -146,7 +153,7 @@ class CommandLine(DeckTest):
         self.expect(4, f"deck.toml:{self.line_of(text, 'no.model')}: tokenizer.words.path: tokenizer model",
                     f"deck.toml:{self.line_of(text, '/no/train-')}: data.train.path: cannot open '{self.folder}/no/train-000.tar'",
                     "in all 7 of 7 files", "other.h5' does not begin like an HDF5 file",
-                    "packed.h5: dataset /images: it is compressed with lzf", "HDF5_PLUGIN_PATH",
+                    "packed.h5: dataset /images: it is compressed with lz4", "HDF5_PLUGIN_PATH",
                     f"deck.toml:{self.line_of(text, 'empty.npz')}: init.from: ", args=[path, "--validate", "--files"])
         self.assertFalse(os.path.exists(self.dir))
         # Weights alone do for a new run, but a branch continues a full state.

@@ -152,11 +152,11 @@ class Configure(unittest.TestCase):
         self.assertIn("too old", self.missing(self.configure(f"-DHDF5_ROOT={old}", code=1))["HDF5"])
 
     def commands(self, *args):
-        """Returns {object: command} of a configuration, without libraries of C calls (inject and rest)."""
+        """Returns {object: command} of a configuration, without libraries of C calls (tests/inject)."""
         self.configure(*args)
         with open(self.build + "/compile_commands.json", encoding="utf-8") as f:
             found = {e["command"].split(" -o ")[1].split()[0]: e["command"] for e in json.load(f)}
-        return {name: command for name, command in found.items() if not re.search(r"/(inject|rest)\.dir/", name)}
+        return {name: command for name, command in found.items() if not re.search(r"/(inject|rest|slow|machine|mpi_faults)\.dir/", name)}
 
     def test_warnings_stop_the_build_of_the_tested_compiler(self):
         for file, command in self.commands().items():

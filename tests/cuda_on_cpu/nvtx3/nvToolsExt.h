@@ -10,7 +10,7 @@ struct Ranges {
   std::vector<std::string> open;
   std::vector<std::string> begun;  // each with its outer ranges: "step 3/update/add"
 };
-inline Ranges ranges;
+inline thread_local Ranges ranges;  // NVTX has a stack for each thread, too
 }  // namespace cuda_on_cpu
 
 inline int nvtxRangePushA(const char* name) {
@@ -20,6 +20,7 @@ inline int nvtxRangePushA(const char* name) {
   return int(r.open.size()) - 1;
 }
 inline int nvtxRangePop() {
+  if (cuda_on_cpu::ranges.open.empty()) return -2;  // as NVTX does
   cuda_on_cpu::ranges.open.pop_back();
   return int(cuda_on_cpu::ranges.open.size());
 }
