@@ -14,6 +14,9 @@ from live_harness import LONG, LiveTest
 
 LIMIT = 3  # seconds
 WATCH = ["--set", f"watch.limit_s={LIMIT}"]
+PATIENT = ["--set", "watch.limit_s=60"]
+# A busy disk may need seconds to sync a checkpoint, which is a hang for such short limits.
+NO_SAVES = ["--set", "checkpoint.every_steps=1000000"]
 
 
 class Watchdog(LiveTest):
@@ -47,7 +50,7 @@ class Watchdog(LiveTest):
 
     @unittest.skipIf(place.no_processes(), place.no_processes())
     def test_a_stopped_rank_is_named(self):
-        job = self.start(*LONG, *WATCH)
+        job = self.start(*LONG, *WATCH, *NO_SAVES)
         self.until(job, "step=4 ")
         os.kill(self.ranks(job)[1], signal.SIGSTOP)
         self.hangs(job, "rank 1 (", "phase ", "is stopped", "rank 0 waits in ")
@@ -71,7 +74,7 @@ class Watchdog(LiveTest):
     @unittest.skipIf(place.no_processes(), place.no_processes())
     def test_report_lets_the_job_go_on_and_quit_only_looks(self):
         flight = os.path.join(self.folder, "flight")
-        job = self.start(*LONG, *WATCH, "--set", "watch.on_hang=report", "--set", f"watch.flight_dir={flight}")
+        job = self.start(*LONG, *WATCH, *NO_SAVES, "--set", "watch.on_hang=report", "--set", f"watch.flight_dir={flight}")
         self.until(job, "step=4 ")
         first, second = self.ranks(job)
         os.kill(first, signal.SIGQUIT)
@@ -87,7 +90,7 @@ class Watchdog(LiveTest):
 
     @unittest.skipIf(place.no_processes(), place.no_processes())
     def test_quit_reaches_the_ranks_of_other_nodes_and_alrm_to_mpirun_asks_all(self):
-        job = self.start(*LONG, *WATCH, env={"LD_PRELOAD": harness.preload(os.environ["FAULT_LIBRARY"]), "FAULT_HOSTS": "1"})
+        job = self.start(*LONG, *PATIENT, env={"LD_PRELOAD": harness.preload(os.environ["FAULT_LIBRARY"]), "FAULT_HOSTS": "1"})
         self.until(job, "step=4 ")
         ranks = self.ranks(job)
         os.kill(ranks[1], signal.SIGQUIT)
@@ -101,21 +104,22 @@ class Watchdog(LiveTest):
 
     @unittest.skipIf(place.no_processes(), place.no_processes())
     def test_a_suspended_job_is_no_hang(self):
-        job = self.start(*LONG, *WATCH)
+        limit = 2 * LIMIT
+        job = self.start(*LONG, *NO_SAVES, "--set", f"watch.limit_s={limit}")
         self.until(job, "step=4 ")
         ranks = self.ranks(job)
         for which in (signal.SIGSTOP, signal.SIGCONT):
             for rank in ranks:
                 os.kill(rank, which)
             if which == signal.SIGSTOP:
-                time.sleep(LIMIT + 2)
+                time.sleep(limit + 2)
         time.sleep(1)
         os.kill(ranks[0], signal.SIGTERM)
         self.assertNotIn("hang: ", self.ended(job, 75))
 
     @unittest.skipIf(place.no_processes(), place.no_processes())
     def test_a_crash_leaves_stacks_and_says_what_it_did(self):
-        job = self.start(*LONG, *WATCH)
+        job = self.start(*LONG, *PATIENT)
         self.until(job, "step=4 ")
         os.kill(self.ranks(job)[1], signal.SIGSEGV)
         self.ended(job, 1)
