@@ -50,7 +50,7 @@ struct GroupNormRun {
                      normals(sizes.columns, "bias", 0.5)) {}
 
   BatchNormValues values() const { return {mean, rstd, scale, bias}; }
-  void measure(View x, Queue& queue) {
+  void measure(View x, TestQueue& queue) {
     run(BatchNormSums{group_sums(sums), x, s.images, s.rows, s.columns}, queue);
     run(GroupNormStatistics{.mean = mean,
                             .rstd = rstd,
@@ -61,7 +61,7 @@ struct GroupNormRun {
                             .groups = s.groups},
         queue);
   }
-  void forward(View x, View y, bool relu, View shortcut, Queue& queue) {
+  void forward(View x, View y, bool relu, View shortcut, TestQueue& queue) {
     run(BatchNormForward{.y = y,
                          .x = x,
                          .norm = values(),
@@ -73,7 +73,7 @@ struct GroupNormRun {
         queue);
   }
   // y, if given, is the output with a ReLU, from which its zeros are found; dy becomes g then.
-  void backward(View x, View dy, View y, View dx, bool relu, Queue& queue) {
+  void backward(View x, View dy, View y, View dx, bool relu, TestQueue& queue) {
     run(BatchNormBackwardSums{.sums = group_sums(sums),
                               .g = y.none() ? View{} : dy,
                               .dy = dy,
