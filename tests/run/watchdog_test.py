@@ -12,7 +12,7 @@ import harness
 import place
 from live_harness import LONG, LiveTest
 
-LIMIT = 3  # seconds
+LIMIT = 5  # seconds
 WATCH = ["--set", f"watch.limit_s={LIMIT}"]
 PATIENT = ["--set", "watch.limit_s=60"]
 # A busy disk may need seconds to sync a checkpoint, which is a hang for such short limits.
@@ -60,7 +60,7 @@ class Watchdog(LiveTest):
         self.assertRegex(self.read(self.stacks("*hang1-rank00000.txt")[0]), r"thread \d+ trainer\n(.*\n)*  .*Trainer")
 
     def test_a_reader_that_stands_still_is_named(self):
-        job = subprocess.Popen(["mpirun", "-np", "2", harness.TRAINER, self.deck(), *LONG, *WATCH], stdout=subprocess.PIPE,
+        job = subprocess.Popen(["mpirun", "-np", "2", harness.TRAINER, self.deck(), *LONG, *WATCH, *NO_SAVES], stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT, cwd=self.folder, text=True,
                                env=self.inject("1:30:slow=600000", CALL="pread", ENDS=".tar"))
         self.hangs(job, "rank 1 (", ": load a sample", "rank 0 waits in ")
@@ -104,7 +104,7 @@ class Watchdog(LiveTest):
 
     @unittest.skipIf(place.no_processes(), place.no_processes())
     def test_a_suspended_job_is_no_hang(self):
-        limit = 2 * LIMIT
+        limit = LIMIT + 1
         job = self.start(*LONG, *NO_SAVES, "--set", f"watch.limit_s={limit}")
         self.until(job, "step=4 ")
         ranks = self.ranks(job)
