@@ -92,7 +92,6 @@ int look(const CommandLine& c, double begin_s) {
 
 int run(int argc, char** argv) {
   const double begin_s = base::now_s();  // limits.wall_time counts from here
-  job::leave_signals_to_watchdog();
   base::register_main_thread();
   host::free_main_thread();
   base::share_heap_if_limited();
@@ -118,6 +117,7 @@ int run(int argc, char** argv) {
   const modes::Mode& mode = modes::mode_named(c.mode);
   // The deck's own signals replace these once the deck has been read.
   if (mode.keeps_run_directory) job::catch_stop_signals({"USR1", "TERM", "HUP"});
+  job::leave_signals_to_watchdog();  // before MPI starts threads
   comm::Session session(argc, argv);
   comm::Comm& world = session.world();
   job::catch_fatal_signals();

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <mutex>
 #include <optional>
@@ -20,6 +21,7 @@
 
 #include "base/clock.hpp"
 #include "base/flight_page.hpp"
+#include "base/hash.hpp"
 #include "base/log.hpp"
 #include "base/span.hpp"
 #include "base/text.hpp"
@@ -105,9 +107,11 @@ void WatchOptions::bind(config::Table& t) {
   t.choice("on_hang", on_hang, {{"end", OnHang::end}, {"report", OnHang::report}},
            "after a hang: \"end\" = exit 7, \"report\" = go on waiting")
       .on_resume(may);
-  t.key("flight_dir", flight_dir,
-        "directory of each node for the flight files, which hold what each rank does; needed only "
-        "where the run directory's file system cannot map files. \"\" = RUN/logs/flight")
+  t.key(
+       "flight_dir", flight_dir,
+       "directory of each node in which the run makes one for its flight files, which hold what "
+       "each rank does; needed only where the run directory's file system cannot map files. \"\" = "
+       "RUN/logs/flight")
       .on_resume(may);
 }
 
@@ -152,15 +156,14 @@ class Watchdog::Dog {
 
   // Flight files and stacks go there from now on. All ranks call.
   void use(comm::Comm& world, const std::string& run) {
-    const std::string stacks = run + "/logs/stacks", flight = options_.flight_dir.empty()
-                                                                  ? run + "/logs/flight"
-                                                                  : options_.flight_dir;
+    const std::string stacks = run + "/logs/stacks", flight = flight_directory(run);
     comm::on_first(world, [&] {
       io::make_directories(stacks);
       io::make_directories(flight);
       // An attempt before may have had more ranks.
       for (const std::string& name : io::list_directory(flight))
-        if (std::atoi(name.c_str()) >= world.size()) io::remove_file(flight + "/" + name);
+        if (is_flight_name(name) && std::atoi(name.c_str()) >= world.size())
+          io::remove_file(flight + "/" + name);
       return std::string();
     });
     std::string problem;
@@ -187,6 +190,16 @@ class Watchdog::Dog {
   }
 
  private:
+  // A directory of the node may hold other files, and the flight files of other runs.
+  std::string flight_directory(const std::string& run) const {
+    if (options_.flight_dir.empty()) return run + "/logs/flight";
+    return fmt::format("{}/trainer-flight-{:016x}", options_.flight_dir,
+                       base::xxh3(std::filesystem::absolute(run).string()));
+  }
+  static bool is_flight_name(const std::string& name) {
+    return name.size() == 5 && name.find_first_not_of("0123456789") == name.npos;
+  }
+
   std::string stacks() const {
     const std::lock_guard lock(mutex_);
     return stacks_;
@@ -386,7 +399,7 @@ class Watchdog::Dog {
         std::this_thread::sleep_for(std::chrono::duration<double>(kWaitForVerdict_s));
         if (options_.on_hang == OnHang::report || is_gone(*speaker)) return end();
       }
-      tell(find_culprit(of_node(), progress_.idle_s()), "the console");
+      tell(find_culprit(of_node(), progress_.idle_s()), "on the console");
       return end();
     }
     // One rank judges, the first one to get here.
@@ -396,7 +409,7 @@ class Watchdog::Dog {
         std::this_thread::sleep_for(std::chrono::milliseconds(20));
       describe_silent(event);
       const Verdict found = find_culprit(standings(event), progress_.idle_s());
-      tell(found, stacks());
+      tell(found, "in " + stacks());
       put_file(verdict, found.text + "\n");
     } else {
       for (base::Stopwatch watch; watch.seconds() < kWaitForVerdict_s;) {
@@ -411,7 +424,7 @@ class Watchdog::Dog {
 
   void tell(const Verdict& verdict, const std::string& place) const {
     const std::string text =
-        fmt::format("hang: {}; stacks of all ranks are in {}", verdict.text, place);
+        fmt::format("hang: {}; stacks of all ranks are {}", verdict.text, place);
     if (options_.on_hang == OnHang::end)
       write_report_about(verdict.rank < 0 ? rank_ : verdict.rank,
                          verdict.rank < 0 ? host_ : verdict.host, int(base::Exit::watchdog), text);
@@ -452,7 +465,11 @@ std::atomic<Watchdog*> running{nullptr};
 }
 
 Watchdog::Watchdog(comm::Session& session, const WatchOptions& options) {
-  if (options.limit_s <= 0) return;
+  if (options.limit_s <= 0) {  // nobody waits for the signals, so they do what they usually do
+    const sigset_t set = watched_signals();
+    pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+    return;
+  }
   dog_ = std::make_unique<Dog>(session, options);
   running = this;
 }

@@ -74,6 +74,9 @@ class Watchdog(LiveTest):
     @unittest.skipIf(place.no_processes(), place.no_processes())
     def test_report_lets_the_job_go_on_and_quit_only_looks(self):
         flight = os.path.join(self.folder, "flight")
+        os.mkdir(flight)
+        with open(f"{flight}/99999.mine", "w", encoding="utf-8"):
+            pass
         job = self.start(*LONG, *WATCH, *NO_SAVES, "--set", "watch.on_hang=report", "--set", f"watch.flight_dir={flight}")
         self.until(job, "step=4 ")
         first, second = self.ranks(job)
@@ -81,7 +84,8 @@ class Watchdog(LiveTest):
         self.wait("stacks of both ranks", lambda: len(self.stacks("*quit*-rank0000?.txt")) == 2)
         os.kill(second, signal.SIGSTOP)
         self.wait("the report", lambda: self.stacks("*hang1.txt") and self.read(self.stacks("*hang1.txt")[0]))
-        self.assertEqual(sorted(os.listdir(flight)), ["00000", "00001"])
+        self.assertEqual(sorted(os.path.basename(path) for path in glob.glob(f"{flight}/trainer-flight-*/*")), ["00000", "00001"])
+        self.assertTrue(os.path.exists(f"{flight}/99999.mine"), "a file of somebody else")
         os.kill(second, signal.SIGCONT)
         self.assertIn("rank 1 (", self.read(self.stacks("*hang1.txt")[0]))
         self.until(job, "step=")
