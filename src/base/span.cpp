@@ -61,7 +61,7 @@ uint64_t mixed(uint64_t hash, uint64_t word) {
 FlightPage& flight_page() { return *std::launder(reinterpret_cast<FlightPage*>(g_memory.data())); }
 
 const char* map_flight_page(int file) {
-  // What other threads write between the two calls is lost, at most the last spans.
+  // Other threads may write between the two calls. At most their last spans are lost.
   const ssize_t written = ::pwrite(file, g_memory.data(), kFlightBytes, 0);
   if (written != ssize_t(kFlightBytes)) return written < 0 ? std::strerror(errno) : "a short write";
   void* mapped = ::mmap(g_memory.data(), kFlightBytes, PROT_READ | PROT_WRITE,

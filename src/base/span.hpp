@@ -18,7 +18,6 @@ namespace base {
 enum class SpanKind : uint8_t {
   work = 0,
   wait = 1,  // for another thread or rank; waiting is no progress
-  phase = 2,
   step = 3,
   block = 4,
   op = 5,

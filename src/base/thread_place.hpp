@@ -7,7 +7,7 @@
 
 namespace base {
 
-// null: memory of the thread's own, which nobody else reads.
+// Null stands for memory of the thread's own, which nobody else reads.
 void set_thread_place(FlightPage::Thread* place);
 FlightPage::Thread* thread_place();
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every thread of this program does first.
+// Names and registers a thread. Every thread of this program does this first.
 #pragma once
 
 #include <future>
@@ -20,10 +20,10 @@ class ThreadScope {
   ThreadScope(const ThreadScope&) = delete;
 };
 
-// The same for the main thread, which handles signals. Call it once, before other threads start.
+// Registers the main thread, which handles signals. Call it once, before other threads start.
 void register_main_thread();
-// The same for a thread of the compute team, which runs in spans of the main thread and needs no
-// place in the flight page.
+// Names a thread of the compute team. It runs in spans of the main thread, so it needs no place in
+// the flight page.
 void name_compute_thread(int number);
 
 // Starts a thread of this name, which is joined when its owner goes.

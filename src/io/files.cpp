@@ -51,7 +51,7 @@ int sync_parts(int descriptor) {
   struct stat s {};
   if (::fstat(descriptor, &s) < 0 || s.st_size < 4 * kPart) return 0;
   for (int64_t at = 0; at < s.st_size; at += kPart) {
-    base::Span span("sync MiB from", at >> 20, base::SpanKind::save);
+    base::Span span("sync a file from MiB", at >> 20, base::SpanKind::save);
     if (repeat([&] { return ::sync_file_range(descriptor, at, kPart, kWritten); }) == 0) continue;
     // File systems without the call leave all to fsync.
     return errno == ENOSYS || errno == EINVAL || errno == ESPIPE ? 0 : -1;

@@ -9,6 +9,11 @@
 
 namespace job {
 
+// Counts the spans that this process has begun, without waits, and the MiB that it has read and
+// written. Some long work is one span, such as copying a file to the node, and still makes
+// progress.
+uint64_t work_so_far();
+
 class ProgressClock {
  public:
   // A process hangs after `limit_s` seconds without progress. A phase that once stood still for

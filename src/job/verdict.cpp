@@ -190,13 +190,13 @@ Verdict find_culprit(const std::vector<Standing>& standing, double idle_s) {
   if (behind)
     return about(
         *behind,
-        fmt::format("does not go on since {:.0f} s: {}", idle_s, busy_thread(*behind->flight)),
+        fmt::format("has not gone on for {:.0f} s: {}", idle_s, busy_thread(*behind->flight)),
         standing);
   for (const Standing& s : standing)
     if (!s.answers) return about(s, "does not answer" + last_known(s), standing);
   if (const Standing* stuck = stuck_in_a_call(standing))
     return about(*stuck,
-                 fmt::format("does not come back from its call since {:.0f} s: {}", idle_s,
+                 fmt::format("has not come back from its call for {:.0f} s: {}", idle_s,
                              stuck->flight->last.text),
                  standing);
   // All wait. Ranks that have called different exchanges wait for ever.

@@ -83,16 +83,6 @@ bool exists(const std::string& path) { return ::access(path.c_str(), F_OK) == 0;
 
 std::atomic<bool> crash_written{false};
 
-// Returns the MiB that this process has read and written. Long set-ups, such as copying data to the
-// node or reading an index, are one span and still make progress.
-uint64_t moved_mib() {
-  std::ifstream file("/proc/self/io");
-  uint64_t sum = 0, bytes = 0;
-  for (std::string name; file >> name >> bytes;)
-    if (name == "rchar:" || name == "wchar:") sum += bytes;
-  return sum >> 20;
-}
-
 }  // namespace
 
 void WatchOptions::bind(config::Table& t) {
@@ -234,14 +224,12 @@ class Watchdog::Dog {
   void tick(double seconds) {
     base::FlightPage& page = base::flight_page();
     page.head.alive_ns = uint64_t(base::now_ns());
-    uint64_t begun = 0;
-    for (const base::FlightPage::Thread& t : page.threads) begun += t.begun.load();
     ran_.push_back({base::now_ns(), main_ran_ns()});
     if (ran_.size() > kTicksOfRan) ran_.erase(ran_.begin());
     const int64_t passed_ns = std::max<int64_t>(ran_.back().at_ns - ran_.front().at_ns, 1);
     page.head.main_ran_ppm =
         uint64_t(1e6 * double(ran_.back().ran_ns - ran_.front().ran_ns) / double(passed_ns));
-    if (progress_.tick(begun + moved_mib(), base::where().phase, seconds)) hang();
+    if (progress_.tick(work_so_far(), base::where().phase, seconds)) hang();
   }
 
   // CPU time of the main thread.
@@ -389,7 +377,7 @@ class Watchdog::Dog {
     const int number = ++hangs_;
     const std::string event = event_of(number);
     write_stacks(event,
-                 fmt::format("this rank makes no progress since {:.0f} s", progress_.idle_s()));
+                 fmt::format("this rank has made no progress for {:.0f} s", progress_.idle_s()));
     ask_neighbours(number);
     if (stacks().empty()) {  // no place to meet the other ranks
       // The first rank of each node that can speaks for the node. Ranks of other nodes are unknown.

@@ -11,6 +11,8 @@
 #include <thread>
 
 #include "base/clock.hpp"
+#include "base/flight_page.hpp"
+#include "base/span.hpp"
 #include "comm/shared_sum.hpp"
 #include "comm_suite.hpp"
 #include "ranks.hpp"
@@ -18,6 +20,18 @@
 namespace {
 
 using namespace tests;
+
+// A rank that has called another exchange than the others is found by the next agreement.
+void unlike_calls(comm::Comm& world) {
+  base::flight_page().head.calls_hash = 0;
+  bool alike = false;
+  expect(world.max(int64_t(world.rank()), alike) == world.size() - 1 && alike, "like calls");
+  base::ExchangeSpan call;
+  call.begin({"all_reduce", "fsdp", 0, world.rank() == 0 ? 8 : 9});
+  call.end();
+  expect(world.max(int64_t{1}, alike) == 1 && alike == (world.size() == 1), "unlike calls");
+  base::flight_page().head.calls_hash = 0;
+}
 
 // An exchange ends while the main thread calls no MPI. The limit of time is for a failure alone.
 void beside_main(comm::Session& session) {
@@ -214,6 +228,7 @@ int run(comm::Session& session, int, char**) {
     in_shared_memory<double>(world, *group, order, queue);
   }
   agreements(world);
+  unlike_calls(world);
   beside_main(session);
   shared_beside_main(session);
   shared_without_first(session);

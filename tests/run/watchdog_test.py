@@ -54,7 +54,7 @@ class Watchdog(LiveTest):
         self.until(job, "step=4 ")
         os.kill(self.ranks(job)[1], signal.SIGSTOP)
         self.hangs(job, "rank 1 (", "phase ", "is stopped", "rank 0 waits in ")
-        self.assertIn("makes no progress", self.read(self.stacks("*hang1-rank00000.txt")[0]))
+        self.assertIn("made no progress", self.read(self.stacks("*hang1-rank00000.txt")[0]))
         self.assertIn("T (stopped)", self.read(self.stacks("*hang1-rank00001.txt.silent")[0]))
         # The stacks name functions of the program, those local to a file as well.
         self.assertRegex(self.read(self.stacks("*hang1-rank00000.txt")[0]), r"thread \d+ trainer\n(.*\n)*  .*Trainer")

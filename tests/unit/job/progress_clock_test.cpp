@@ -4,6 +4,11 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
+
+#include "base/span.hpp"
+#include "base/thread_scope.hpp"
+
 namespace {
 
 // Returns after how many seconds of standing still in `phase` it hangs; 0: not within `most`.
@@ -11,6 +16,19 @@ int seconds_to_hang(job::ProgressClock& clock, uint64_t begun, const char* phase
   for (int s = 0; s <= most; ++s)
     if (clock.tick(begun, phase, 1)) return s;
   return 0;
+}
+
+TEST(ProgressClock, SpansAndBytesAreWorkAndWaitsAreNone) {
+  base::register_main_thread();
+  const uint64_t before = job::work_so_far();
+  { base::Span wait("wait", base::SpanKind::wait); }
+  EXPECT_EQ(job::work_so_far(), before);
+  { base::Span span("work"); }
+  EXPECT_EQ(job::work_so_far(), before + 1);
+  if (!std::ifstream("/proc/self/io")) GTEST_SKIP() << "no /proc/self/io";
+  std::string bytes(size_t{5} << 20, 'x');
+  std::ofstream("/dev/null") << bytes << std::flush;
+  EXPECT_GE(job::work_so_far(), before + 5);
 }
 
 TEST(ProgressClock, HangsAfterItsLimitAndAgainAfterAnother) {

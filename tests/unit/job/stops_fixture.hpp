@@ -24,6 +24,10 @@ class Pair : public SilentComm {
  public:
   explicit Pair(int rank) : SilentComm(2, rank) {}
   int64_t max(int64_t value) override { return std::max(value, int64_t(other)); }
+  int64_t max(int64_t value, bool& of_all_alike) override {
+    of_all_alike = alike;
+    return max(value);
+  }
   using SilentComm::max;
   std::vector<std::string> gather_text(const std::string& text) override {
     return rank_ == 0 ? std::vector<std::string>{text, other_text}
@@ -31,6 +35,7 @@ class Pair : public SilentComm {
   }
 
   StopReason other = StopReason::none;
+  bool alike = true;  // the calls of both ranks
   std::string other_text;
 };
 

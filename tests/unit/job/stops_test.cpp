@@ -227,6 +227,19 @@ TEST_F(StopsTest, OneRankIsEnough) {
   EXPECT_EQ(stops->text(), "signal TERM at rank 1");
 }
 
+TEST_F(StopsTest, RanksThatCallDifferentExchangesEndTogether) {
+  begin();
+  world.alike = false;
+  world.other_text = "1 all_reduce of fsdp";
+  try {
+    next();
+    FAIL() << "it went on";
+  } catch (const base::Error& e) {
+    EXPECT_TRUE(e.agreed());
+    EXPECT_NE(std::string(e.what()).find("different exchanges"), std::string::npos) << e.what();
+  }
+}
+
 // Ranks other than 0 receive signals, and leave files, clock and budget to rank 0.
 TEST_F(StopsTest, OtherRanksOnlyHearSignals) {
   Pair second(1);
