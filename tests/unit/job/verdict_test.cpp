@@ -130,7 +130,7 @@ TEST(Verdict, ARankThatIsStuckInACallIsNamed) {
   flights[2].main_ran_ppm = 30;
   const job::Verdict v = job::find_culprit(ranks(flights), 30);
   EXPECT_EQ(v.rank, 2);
-  EXPECT_TRUE(has(v, "has not come back from its call since 30 s: all_reduce of fsdp")) << v.text;
+  EXPECT_TRUE(has(v, "has not come back from its call for 30 s: all_reduce of fsdp")) << v.text;
   flights[0].main_ran_ppm = 30;  // two that rest prove nothing
   EXPECT_EQ(job::find_culprit(ranks(flights), 30).rank, -1);
 }
