@@ -105,6 +105,7 @@ void catch_stop_signals(const std::vector<std::string>& names) {
 
 base::Exit exit_of(StopReason reason, bool gained, bool half_over) {
   switch (reason) {
+    case StopReason::observer:
     case StopReason::budget:
     case StopReason::stop_file:
       return base::Exit::stopped;
@@ -145,37 +146,37 @@ std::string Stops::way_out(const Outlook& outlook) const {
          time_limit_->needed(outlook.step_s, outlook.save_s);
 }
 
+void Stops::ask(StopReason reason, const std::string& text) {
+  if (reason <= seen_.reason) return;
+  seen_.reason = reason;
+  seen_.text = text;
+}
+
 // Returns the most important reason that this rank knows.
 StopReason Stops::look(const Outlook& outlook) {
-  auto see = [&](StopReason reason, const std::string& text) {
-    if (reason > seen_.reason) {
-      seen_.reason = reason;
-      seen_.text = text;
-    }
-  };
   for (const auto& [name, number] : kSignals)
     if (g_received[size_t(number)] &&
         std::find(options_.signals.begin(), options_.signals.end(), name) != options_.signals.end())
-      see(StopReason::signal, fmt::format("signal {} at rank {}", name, world_.rank()));
+      ask(StopReason::signal, fmt::format("signal {} at rank {}", name, world_.rank()));
   if (world_.rank() != 0) return seen_.reason;
   if (save_timer_.every_s > 0 && now_s_() - save_timer_.last_s >= save_timer_.every_s)
-    see(StopReason::save_time, "checkpoint.every_s");
+    ask(StopReason::save_time, "checkpoint.every_s");
   time_limit_->update();
   if (std::string over = time_limit_->over(outlook.step_s, outlook.save_s); !over.empty())
-    see(StopReason::wall_time, over);
+    ask(StopReason::wall_time, over);
   if (options_.core_hours > 0 && outlook.core_hours >= options_.core_hours)
-    see(StopReason::budget,
+    ask(StopReason::budget,
         fmt::format("budget: {:.4f} of {:.6g} core hours are spent (limits.core_hours)",
                     outlook.core_hours, options_.core_hours));
   if (const double now = now_s_(); now - files_.looked_s >= kLookAtFiles_s) {
     files_.looked_s = now;
     if (!files_.old_stop && is_there(files_.stop))
-      see(StopReason::stop_file, fmt::format("file {}", files_.stop));
+      ask(StopReason::stop_file, fmt::format("file {}", files_.stop));
     // A RUN/save that a pending save serves, or whose save failed, counts again only after a save
     // has succeeded.
     files_.save_wanted = files_.save_wanted || is_there(files_.save);
     if (files_.save_wanted && !files_.being_saved)
-      see(StopReason::save_file, fmt::format("file {}", files_.save));
+      ask(StopReason::save_file, fmt::format("file {}", files_.save));
   }
   return seen_.reason;
 }

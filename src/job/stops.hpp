@@ -30,7 +30,9 @@ struct LimitOptions {
 void catch_stop_signals(const std::vector<std::string>& names);
 
 // Reasons in ascending priority.
-enum class StopReason { none, save_time, save_file, wall_time, signal, budget, stop_file };
+enum class StopReason {
+  none, save_time, save_file, wall_time, signal, observer, budget, stop_file
+};
 // Returns Exit::requeue, or Exit::stopped if the job must not be requeued. It must not if a user
 // stopped it or its budget is spent. It must not either if its wall time is too short to gain
 // anything, now or in the next attempt. `gained`: the attempt did a step beyond the one it started
@@ -52,6 +54,8 @@ class Stops {
   Stops(comm::Comm& world, const LimitOptions& options, const std::string& directory,
         double begin_s, Outside outside = {});
 
+  // Makes the reason this rank's, for the next agreement.
+  void ask(StopReason reason, const std::string& text);
   // Returns the agreed reason to stop or save. All ranks call between two steps or two batches of
   // an evaluation, and while they start. Never returns to "go on" after a stop.
   StopReason agree(const Outlook& outlook);

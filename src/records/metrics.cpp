@@ -274,13 +274,18 @@ void Metrics::append(const std::string& line) {
   jsonl_.append(line);
 }
 
+void Metrics::add(const std::string& group, int64_t step, const Row& values) {
+  append(line_of({group, step, values}));
+  groups_[group].add(step, values, true);
+  if (listener_) listener_(group, step, values);
+}
+
 void Metrics::train_row(int64_t step, const Row& values) {
   if (!writes_) return;
   for (const auto& [name, value] : values)
     CHECK(find_declared(kTrainRows, name),
           "metric {} is neither a measure of the model nor in train_metrics()", name);
-  append(line_of({kTrainRows, step, values}));
-  groups_[kTrainRows].add(step, values, true);
+  add(kTrainRows, step, values);
 }
 
 const MetricInfo* Metrics::find_declared(const std::string& group, const std::string& name) const {
@@ -295,8 +300,7 @@ void Metrics::eval_row(const std::string& evaluator, int64_t step, const Row& va
   for (const auto& [name, value] : values)
     CHECK(find_declared(eval_rows(evaluator), name),
           "metric {} is neither the evaluator's nor in eval_metrics()", name);
-  append(line_of({eval_rows(evaluator), step, values}));
-  groups_[eval_rows(evaluator)].add(step, values, true);
+  add(eval_rows(evaluator), step, values);
 }
 
 void Metrics::set_text(const std::string& name, const std::string& text) {

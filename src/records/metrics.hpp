@@ -67,6 +67,9 @@ class Metrics {
   // The names must be declared by the model or in train_metrics().
   void train_row(int64_t step, const Row& values);
   void eval_row(const std::string& evaluator, int64_t step, const Row& values);
+  // Tells of every such row from now on, on the rank that writes.
+  using Listener = std::function<void(const std::string& group, int64_t step, const Row& values)>;
+  void tell_rows(Listener listener) { listener_ = std::move(listener); }
   void set_text(const std::string& name, const std::string& text);  // root attribute of metrics.h5
   // When it returns, metrics.jsonl is on disk; metrics.h5 follows if that is cheap enough. `look`
   // throws if another job has taken the directory. It is called first, and again before a
@@ -97,6 +100,7 @@ class Metrics {
   void load(int64_t restored_step);
   void note_uptime(const MetricRow& row, int64_t attempt);
   void append(const std::string& line);
+  void add(const std::string& group, int64_t step, const Row& values);
   void write_h5();
   void mend_jsonl();
   bool h5_is_ours() const;
@@ -104,6 +108,7 @@ class Metrics {
   std::string directory_;
   DeclaredMetrics declared_;
   bool writes_;
+  Listener listener_;
   double flush_s_;
   int64_t attempt_;
   MetricGroups groups_;     // all rows

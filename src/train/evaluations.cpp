@@ -245,6 +245,8 @@ void Evaluations::take(const Evaluation& e, Which which, eval::Result result, do
     result.values.emplace_back("phase",
                                double(phase_of_test(attempt_.epochs_ended(state.step), every)));
   files_.metrics().eval_row(e.name, state.step, result.values);
+  attempt_.observers.tell(&Observer::evaluated, state.step,
+                          Observer::Evaluated{e.name, e.options, result, seconds, best});
   made_up_ |= which == Which::missing;
   feed_.agree_on_evaluation();
 }

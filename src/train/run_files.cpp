@@ -24,6 +24,9 @@ void RunFiles::open_metrics(bool after_kill) {
   metrics_ = std::make_unique<records::Metrics>(recipe.run.dir, state.step, state.progress.attempts,
                                                 attempt_.leads(), recipe.log, after_kill,
                                                 std::move(declared), about_attempt());
+  metrics_->tell_rows([this](const std::string& group, int64_t step, const auto& values) {
+    attempt_.observers.tell(&Observer::row, group, step, values);
+  });
   state.progress.attempts = attempt_.world().max(metrics_->attempt());
   metrics_->set_text("run", recipe.run.name);
   metrics_->set_text("notes", recipe.run.notes);

@@ -90,6 +90,7 @@ void Saves::watch(bool wait) {
     return;
   }
   stops_.save_committed();
+  attempt_.observers.tell(&Observer::saved, *saved);
   log::info(log::Component::checkpoint,
             "checkpoint step={} file=checkpoints/{} mib={:.2f} waited_s={:.3f} written_s={:.2f} "
             "verified=yes kept=\"last {}\"{}",

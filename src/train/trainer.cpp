@@ -76,6 +76,24 @@ Trainer::Trainer(comm::Session& session, const Recipe& recipe, config::Deck& dec
 Trainer::~Trainer() = default;
 
 base::Exit Trainer::run() {
+  try {
+    const base::Exit code = go();
+    tell_ending(code, code == base::Exit::finished ? "finished" : stops_->text());
+    return code;
+  } catch (const base::Error& e) {
+    tell_ending(e.code(), e.what());
+    throw;
+  } catch (const std::exception& e) {
+    tell_ending(base::error_of(e).code(), e.what());
+    throw;
+  }
+}
+
+void Trainer::tell_ending(base::Exit code, const std::string& reason) const {
+  attempt_.observers.tell(&Observer::ended, Observer::Ending{code, reason});
+}
+
+base::Exit Trainer::go() {
   start();
   loop();
   finish_saves();
@@ -95,6 +113,7 @@ void Trainer::loop() {
   while (step < attempt_.total && !ends_run(stop_) && !early_) {
     base::set_step(++attempt_.state.step);
     log::trace(log::Component::train, "step begins");
+    attempt_.observers.tell(&Observer::step_begins, step);
     slow_ranks_.begin();
     job_.engine().submit(step, [this](int64_t) { return feed_.next(attempt_.state.step); });
     feed_.agree_on_step(step);
@@ -117,6 +136,7 @@ void Trainer::loop() {
     if (!saves_->pending()) evaluations_->saved_up_to(saves_->saved_step());
     if (files_.metrics().flush_due()) files_.flush();
     slow_ranks_.step_done();
+    attempt_.observers.tell(&Observer::step_ends, step);
   }
 }
 
@@ -138,10 +158,14 @@ bool Trainer::accept(const step::StepReport& report) {
       guard_.judge(attempt_.settled, report, job_.engine().layout().parameters());
   Progress& progress = attempt_.state.progress;
   slow_ranks_.add_data(report.data_s);
+  auto record = [&](bool skipped) {
+    log_.record(report, skipped);
+    attempt_.observers.tell(&Observer::settled, attempt_.settled, report, skipped);
+  };
   switch (verdict.action) {
     case Guard::Action::keep:
       attempt_.state.watched.update(job_.engine().measures(), report.measures);
-      log_.record(report, false);
+      record(false);
       return true;
     case Guard::Action::overflow:
       ++progress.overflowed_steps;
@@ -161,7 +185,7 @@ bool Trainer::accept(const step::StepReport& report) {
     case Guard::Action::give_up:
       give_up(verdict.problem);
   }
-  log_.record(report, true);
+  record(true);
   return true;
 }
 
@@ -184,6 +208,7 @@ void Trainer::rewind(const std::string& problem) {
   if (attempt_.leads())
     log::warning("{}: went back to step {}; {} examples are left out", problem, attempt_.state.step,
                  base::with_commas(left_out));
+  attempt_.observers.tell(&Observer::went_back, attempt_.state.step);
   attempt_.enter("train");
   // The examples that were left out may have been the last ones of the input.
   if (attempt_.state.step == attempt_.total) evaluate(Which::missing);
@@ -224,6 +249,8 @@ void Trainer::finish_saves() {
 
 job::StopReason Trainer::stop_request() {
   files_.watch(false);
+  if (const std::string why = attempt_.observers.wants_stop(); !why.empty())
+    stops_->ask(job::StopReason::observer, why);
   return stops_->agree(outlook());
 }
 
@@ -293,6 +320,8 @@ void Trainer::start() {
   attempt_.charge(&Progress::Times::setup);
   attempt_.first_step = attempt_.state.step;
   stops_->started(recipe.checkpoint.every_s);
+  attempt_.observers.open(attempt_);
+  attempt_.observers.tell(&Observer::started);
   attempt_.enter("train");
   evaluate(attempt_.state.step == 0 ? Which::at_start : Which::missing);
 }

@@ -37,6 +37,8 @@ class Trainer {
   base::Exit run();
 
  private:
+  base::Exit go();
+  void tell_ending(base::Exit code, const std::string& reason) const;
   void start();
   void loop();
   // Processes the reports of the submitted steps, except the last `ahead`. Returns false if the run

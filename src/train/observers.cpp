@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/observers.hpp"
+
+#include "train/attempt.hpp"
+
+namespace train {
+
+// The observers, in the order in which they hear of an event. Each has a file of its name.
+std::vector<ObserverRow> observer_rows() { return {}; }
+
+void Observers::open(const Attempt& attempt) {
+  for (const ObserverRow& row : observer_rows())
+    if (std::unique_ptr<Observer> observer = row.make(attempt)) all_.push_back(std::move(observer));
+}
+
+std::string Observers::wants_stop() const {
+  for (const std::unique_ptr<Observer>& one : all_)
+    if (std::string why = one->wants_stop(); !why.empty()) return why;
+  return "";
+}
+
+}  // namespace train
