@@ -31,10 +31,17 @@ void catch_stop_signals(const std::vector<std::string>& names);
 
 // Reasons in ascending priority.
 enum class StopReason {
-  none, save_time, save_file, wall_time, signal, observer, budget, stop_file
+  none,
+  save_time,
+  save_file,
+  wall_time,
+  signal,
+  observer,
+  budget,
+  stop_file
 };
 // Returns Exit::requeue, or Exit::stopped if the job must not be requeued. It must not if a user
-// stopped it or its budget is spent. It must not either if its wall time is too short to gain
+// stopped it, an observer ended it, or its budget is spent. Nor if its wall time is too short to gain
 // anything, now or in the next attempt. `gained`: the attempt did a step beyond the one it started
 // from, or a missing evaluation. `half_over`: more than half of the wall time had passed. Job
 // scripts send a signal before the end, so a signal then counts as the end of an attempt that

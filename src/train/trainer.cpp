@@ -7,6 +7,7 @@
 
 #include "base/clock.hpp"
 #include "base/log_components.hpp"
+#include "base/memory_limit.hpp"
 #include "base/text.hpp"
 #include "device/gpu.hpp"
 #include "io/waiting.hpp"
