@@ -2,6 +2,8 @@
 """Ends the tools with the right exit code, and formats numbers and times. Not a tool itself."""
 import argparse
 import codecs
+import contextlib
+import math
 import os
 import re
 import signal
@@ -65,6 +67,24 @@ def path(text):
     return text
 
 
+@contextlib.contextmanager
+def replacing(path):
+    """Gives the name of a file to write, which takes the place of `path` once it is whole. After an error nothing is left."""
+    partial = f"{path}.{os.getpid()}.partial"
+    try:
+        yield partial
+        os.replace(partial, path)
+    finally:
+        if os.path.exists(partial):
+            os.unlink(partial)
+
+
+def write(path, text):
+    """Writes a text file at once or not at all."""
+    with replacing(path) as partial, open(partial, "w", encoding="utf-8", errors="escaped") as file:
+        file.write(text)
+
+
 def span(seconds):
     """Returns a time rounded down to its unit: "59s", "8m", "1h6m", "2d7h33m"."""
     seconds = max(0, int(seconds))
@@ -77,3 +97,20 @@ def span(seconds):
 def number(value):
     """Returns a float with six digits; the files have all digits."""
     return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def short(value):
+    """Returns a number for people, with four digits."""
+    if value == 0 or not math.isfinite(value):
+        return "0" if value == 0 else str(value)
+    return f"{value:,.0f}" if 1e4 <= abs(value) < 1e9 else f"{value:.4g}"
+
+
+def duration(seconds):
+    """Returns a time for people: 0.35 s, 12.1 s, 4 min 20 s, 3 h 5 min."""
+    if seconds < 60:
+        return f"{seconds:.3g} s"
+    minutes = int(seconds + 0.5) // 60
+    if minutes < 60:
+        return f"{minutes} min {int(seconds + 0.5) % 60} s"
+    return f"{minutes // 60:,} h {minutes % 60} min"

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads the metrics of runs, groups them into panels of curves, and smooths them. Not a tool itself."""
-import json
 import math
 import os
 import sys
 
+import metric_lines
 from console import Failure, shown
+from measures import BOOKKEEPING
 
 # A run may still be writing its file. Reading needs no lock, and must not hold one against the
 # writer.
@@ -14,8 +15,6 @@ os.environ.setdefault("HDF5_USE_FILE_LOCKING", "FALSE")
 import h5py
 import numpy as np
 
-# Columns of an evaluator that describe its work, not its result.
-BOOKKEEPING = {"step", "eval_s", "captions", "images", "classes", "seeds", "tokens", "examples", "count", "s", "ms", "best"}
 MEAN_OF, MEDIAN_OF = 60, 30         # a smoothed point covers this part of the curve: 1/60, 1/30
 MOST_MEDIANS = 1000                 # largest number of points of a curve of medians
 LOSSES = [("loss", "total"), ("loss_ar", "autoregressive"), ("loss_parallel", "parallel")]
@@ -78,30 +77,16 @@ def read_hdf5(run, path):
 
 def table_of(rows):
     """Turns rows with different keys into columns; missing values are NaN."""
-    def number(value):
-        return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else math.nan
-
-    names = {name for row in rows for name, value in row.items() if not math.isnan(number(value))} - {"step"}
-    table = {name: np.array([number(row.get(name)) for row in rows]) for name in names}
+    measured_in = [metric_lines.values(row) for row in rows]
+    table = {name: np.array([values.get(name, math.nan) for values in measured_in]) for name in set().union(*measured_in)}
     table["step"] = np.array([row["step"] for row in rows], dtype=np.int64)
     return last_of_each_step(table)
 
 
 def read_jsonl(run, path):
-    train, evals, broken = [], {}, []
-    with open(path, encoding="utf-8", errors="replace") as file:
-        lines = file.read().split("\n")
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-            if not isinstance(row, dict):
-                raise ValueError
-        except ValueError:
-            if number < len(lines):     # a last line without its end is being written
-                broken.append(number)
-            continue
+    train, evals = [], {}
+    rows, broken = metric_lines.checked(path)
+    for row in rows:
         if not isinstance(row.get("step"), int):
             continue
         if row.get("kind") == "train":
@@ -109,8 +94,8 @@ def read_jsonl(run, path):
         elif row.get("kind") == "eval" and isinstance(row.get("eval"), str):
             evals.setdefault(row["eval"], []).append(row)
     if broken:
-        print(f"warning: {path}: left out what is not JSON: {len(broken)} of {len(lines)} lines, the first is line {broken[0]}",
-              file=sys.stderr)
+        print(f"warning: {path}: left out what is not JSON: {len(broken)} of {len(rows) + len(broken)} lines, the first is line "
+              f"{broken[0]}", file=sys.stderr)
     run.train = table_of(train) if train else {}
     run.evals = {name: table_of(rows) for name, rows in evals.items()}
 

@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the files of a run directory: lock, metrics, checkpoints, and the end of the newest attempt. Not a tool itself.
+"""Reads the files of a run directory: lock, deck, checkpoints, and the end of the newest attempt. Not a tool itself.
 
 Reading takes no lock and needs neither mpirun nor the trainer program.
 """
 import fcntl
 import glob
-import json
 import os
 import re
 import struct
+import tomllib
+
+import metric_lines
+
+BLOCK = 1 << 16     # bytes of a log that are read together
 
 
 def lock_of(run):
@@ -25,19 +29,33 @@ def lock_of(run):
         return False, []
 
 
+def metrics_of(run):
+    return os.path.join(run, "metrics.jsonl")
+
+
 def rows(run):
     """Yields whole rows of metrics.jsonl, oldest first."""
+    return metric_lines.rows(metrics_of(run))
+
+
+def problem_of(run):
+    """Returns why this is no run directory; "" if it is one."""
+    if not os.path.isdir(run):
+        return "no such directory" if not os.path.exists(run) else "no directory"
+    if not any(os.path.exists(os.path.join(run, name)) for name in ("lock", "metrics.jsonl")):
+        return "no run directory (no lock, no metrics.jsonl)"
+    return ""
+
+
+def deck_of(run):
+    """Returns (the resolved deck, ""), or ({}, why it cannot be read)."""
     try:
-        with open(os.path.join(run, "metrics.jsonl"), encoding="utf-8", errors="replace") as file:
-            for line in file:
-                try:
-                    row = json.loads(line)
-                except ValueError:
-                    continue  # a line that is being written, or was cut by a crash
-                if isinstance(row, dict):
-                    yield row
-    except OSError:
-        return
+        with open(os.path.join(run, "deck.resolved.toml"), encoding="utf-8", errors="surrogateescape") as file:
+            return tomllib.loads(file.read()), ""
+    except OSError as error:
+        return {}, f"deck.resolved.toml: {error.strerror}"
+    except ValueError as error:
+        return {}, f"deck.resolved.toml: {error}"
 
 
 def checkpoints(run):
@@ -59,20 +77,30 @@ def log_of(run):
     return os.path.join(run, "logs", "rank00000.log")
 
 
+def end_of_log(run):
+    """Yields the lines of rank 0's log without their time, newest first. Reads no more of a long file than is asked for."""
+    try:
+        with open(log_of(run), "rb") as file:
+            at, rest = file.seek(0, os.SEEK_END), b""
+            while at > 0:
+                begin = max(0, at - BLOCK)
+                file.seek(begin)
+                rest, *whole = (file.read(at - begin) + rest).split(b"\n")
+                yield from (line.decode(errors="replace").split(" ", 1)[-1] for line in reversed(whole))
+                at = begin
+            yield rest.decode(errors="replace").split(" ", 1)[-1]
+    except OSError:
+        return
+
+
 def last_words(run):
     """Returns the exit code that the newest attempt wrote to its log, or None."""
-    code = None
-    try:
-        with open(log_of(run), encoding="utf-8", errors="replace") as file:
-            for line in file:
-                text = line.split(" ", 1)[-1]
-                if text.startswith("trainer "):
-                    code = None  # another attempt begins
-                elif done := re.match(r"done .*exit=(\d+)", text):
-                    code = int(done[1])
-    except OSError:
-        pass
-    return code
+    for text in end_of_log(run):
+        if text.startswith("trainer "):
+            return None     # another attempt began
+        if done := re.match(r"done .*exit=(\d+)", text):
+            return int(done[1])
+    return None
 
 
 def report_of(run):

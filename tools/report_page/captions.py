@@ -15,7 +15,7 @@ import os
 import numpy as np
 from PIL import Image
 
-from report_page.charts import short
+from console import short
 
 SHOWN = 24                  # images of an evaluator
 LISTED = 24                 # captions without an image, evenly spaced over the others

@@ -6,6 +6,7 @@ import math
 import numpy as np
 
 import curves
+from console import duration, short
 
 WIDTH, HEIGHT = 380, 226                            # of a panel, in its own units
 LEFT, RIGHT, TOP, BOTTOM = 46, 372, 8, 202          # edges of the plot
@@ -69,13 +70,6 @@ def panels_of(runs):
         more.append(panel)
     more = [panel for panel in more if panel.curves]
     return panels + (more if len(runs) == 1 else [part for panel in more for part in panel.one_per_label()])
-
-
-def short(value):
-    """Returns a number for people, with four digits."""
-    if value == 0 or not math.isfinite(value):
-        return "0" if value == 0 else str(value)
-    return f"{value:,.0f}" if 1e4 <= abs(value) < 1e9 else f"{value:.4g}"
 
 
 def picked(count, most):
@@ -243,13 +237,3 @@ def time_bar(parts):
         x += width
     return (f'<svg class="bar" viewBox="0 0 1000 30" preserveAspectRatio="none" role="img" aria-label="time of the job">'
             f'{"".join(pieces)}</svg><ul class="legend wide">{"".join(rows)}</ul>')
-
-
-def duration(seconds):
-    """Returns a time for people: 0.35 s, 12.1 s, 4 min 20 s, 3 h 5 min."""
-    if seconds < 60:
-        return f"{seconds:.3g} s"
-    minutes = int(seconds + 0.5) // 60
-    if minutes < 60:
-        return f"{minutes} min {int(seconds + 0.5) % 60} s"
-    return f"{minutes // 60:,} h {minutes % 60} min"

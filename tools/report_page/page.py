@@ -11,16 +11,13 @@ import numpy as np
 import curves
 import run_dir
 import slow_ranks
+from console import duration, short
+from measures import best_end, main_of
 from report_page import captions, charts, confusions, deck
-from report_page.charts import duration, short
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 MOST_RANKS = 256        # ranks of a mesh that is drawn
 MOST_WARNINGS = 50      # different warnings in the page
-LOWER = ("loss", "perplexity", "nats", "error", "rank")     # words of measures whose lowest value is the best
-HIGHER = ("accuracy", "top", "precision", "recall", "map", "bleu", "rouge", "cider", "r@", "r1", "r5", "auc", "score", "shot",
-          "likelihood")
-FIRST = ("perplexity_per_token", "cider_d", "top1")     # measures that the overview shows before others
 escape = html.escape
 
 
@@ -88,7 +85,7 @@ def main_results(run):
     """Returns the newest value of each evaluator's main measure."""
     out = []
     for name, found in sorted(run.metrics.evals.items()):
-        column = next((c for c in (*FIRST, *sorted(set(found) - curves.BOOKKEEPING)) if c in found), None)
+        column = main_of(found)
         values = curves.measured(found, column) if column else None
         if values:
             out.append(f"{escape(name)}: {escape(column)} <b>{short(float(values[1][-1]))}</b>")
@@ -137,11 +134,8 @@ def best_of(column, values):
     """
     if np.min(values) == np.max(values):
         return []
-    words = column.lower()
-    if any(word in words for word in LOWER):
-        return [("", int(np.argmin(values)))]
-    if any(word in words for word in HIGHER):
-        return [("", int(np.argmax(values)))]
+    if end := best_end(column):
+        return [("", int(np.argmin(values) if end == "min" else np.argmax(values)))]
     return [("lowest ", int(np.argmin(values))), ("highest ", int(np.argmax(values)))]
 
 

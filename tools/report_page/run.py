@@ -4,7 +4,6 @@ import datetime
 import glob
 import os
 import re
-import tomllib
 
 import h5py
 import numpy as np
@@ -106,16 +105,6 @@ def warnings_of(folder):
     return list(found.values())
 
 
-def deck_of(folder):
-    """Returns (deck, text) of deck.resolved.toml; ({}, "") if there is none."""
-    try:
-        with open(os.path.join(folder, "deck.resolved.toml"), encoding="utf-8", errors="surrogateescape") as file:
-            text = file.read()
-        return tomllib.loads(text), text
-    except (OSError, ValueError):
-        return {}, ""
-
-
 def attributes(path):
     """Returns the attributes of an HDF5 file as numbers and texts."""
     with curves.open_hdf5(path) as file:
@@ -152,7 +141,7 @@ class ReportRun:
             self.metrics = curves.Run(folder)
         self.attempts = attempts_of(folder)
         self.state = run_dir.state_of(folder)
-        self.deck, self.deck_text = deck_of(folder)
+        self.deck = run_dir.deck_of(folder)[0]
         self.units = units_of(folder)
         self.warnings = warnings_of(folder)
         self.files = run_dir.checkpoints(folder)
