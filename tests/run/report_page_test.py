@@ -16,10 +16,11 @@ import h5py
 import numpy as np
 from PIL import Image
 
+import browser_harness
 import harness
+from browser_harness import BROWSER, WIDTHS
 
 REPORT = os.path.join(harness.SOURCE, "tools", "report")
-BROWSER = shutil.which("chromium")
 EVALUATORS = """
 [eval.captions]
 kind        = "captioning"
@@ -63,17 +64,9 @@ PROBE = """<script>addEventListener("load", () => {
     drawn: lines.filter((path) => path.getTotalLength() > 0).length,
     smallest: Math.min(...all("main td, main li, main p").map((e) => parseFloat(getComputedStyle(e).fontSize)))}, "*");
 });</script>"""
-# Shows the page in frames of these widths, one below the other, and gathers what their probes report.
-WIDTHS, HEIGHT = (390, 768, 1280), 1600
-AROUND = """<!DOCTYPE html><title>frames</title><link rel="icon" href="data:,">
-<style>body {margin: 0} iframe {display: block; border: 0}</style>
-%s<pre></pre><script>const all = [];
-addEventListener("message", (event) => document.querySelector("pre").textContent = JSON.stringify(all, all.push(event.data)));
-for (const frame of document.querySelectorAll("iframe")) frame.src = "probe.html";</script>"""
-FRAMES = "".join(f'<iframe style="width:{width}px;height:{HEIGHT}px"></iframe>\n' for width in WIDTHS)
 
 
-class ReportPage(harness.RunTest):
+class ReportPage(browser_harness.BrowserTest):
     def report(self, *args, code=0):
         """Runs the tool; returns the text of the page, or its messages if it fails."""
         done = subprocess.run(["/usr/bin/python3", REPORT, *args], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -87,11 +80,6 @@ class ReportPage(harness.RunTest):
         self.assertLess(len(page.encode()), 3 << 20)
         self.check_self_contained(page)
         return page
-
-    def check_self_contained(self, page):
-        self.assertEqual(re.findall(r'(?:src|href)="(?!#|data:)[^"]*"', page), [])
-        self.assertEqual(re.findall(r"@import|url\((?!data:)", page), [])
-        self.assertEqual(page.count("<script"), 2)
 
     def stopped_and_continued(self):
         """Makes a run of three attempts: the first ends at step 5, a spent budget ends the second, the third finishes at step 12."""
@@ -377,30 +365,6 @@ preprocess = '''decode | resize(16) | value_range(-1, 1)
 
     # ---------------------------------------------------------------- in a browser
 
-    def browse(self, *args, where):
-        """Opens a page; returns its document and the messages in the browser's console."""
-        options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", f"--user-data-dir={self.folder}/profile",
-                   "--enable-logging=stderr", "--virtual-time-budget=10000"]
-        done = subprocess.run([BROWSER, *options, *args, f"file://{self.folder}/{where}"], capture_output=True, text=True,
-                              timeout=harness.GUARD, cwd=self.folder)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
-
-    def measured(self, page):
-        """Opens the page in frames; returns {width: what the probe has measured} and {width: picture}."""
-        with open(f"{self.folder}/probe.html", "w", encoding="utf-8") as f:
-            f.write(page.replace("</body>", PROBE + "</body>"))
-        with open(f"{self.folder}/frame.html", "w", encoding="utf-8") as f:
-            f.write(AROUND % FRAMES)
-        whole = f"{self.folder}/whole.png"
-        document, messages = self.browse(f"--window-size={max(WIDTHS)},{len(WIDTHS) * HEIGHT}", "--dump-dom", f"--screenshot={whole}",
-                                         where="frame.html")
-        self.assertEqual(messages, [])
-        found = json.loads(html.unescape(re.search(r"<pre>(.*?)</pre>", document, re.S)[1]))
-        with Image.open(whole) as image:
-            pictures = {width: image.crop((0, i * HEIGHT, width, (i + 1) * HEIGHT)).convert("RGB") for i, width in enumerate(WIDTHS)}
-        return {one["width"]: one for one in found}, pictures
-
     @unittest.skipUnless(BROWSER, "no chromium here")
     def test_in_a_browser(self):
         _, zero_shot = self.with_evaluators()
@@ -415,7 +379,7 @@ preprocess = '''decode | resize(16) | value_range(-1, 1)
         for runs in ([self.dir], [self.dir, other]):
             page = self.report(*runs, "--out", "page.html")
             panels = self.panels(page)
-            measured, pictures = self.measured(page)
+            measured, pictures = self.measured(page, PROBE)
             self.assertEqual(sorted(measured), sorted(WIDTHS))
             for width, found in measured.items():
                 with self.subTest(runs=len(runs), width=width):

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Shows the values of all curves of a panel at the step under the pointer, or under the arrow keys. Shows the attention of a
-// word over its image while the pointer or the focus is on the word.
+// word over its image while the pointer or the focus is on the word. Loads a page of a running job again, and keeps its place.
 "use strict";
 (() => {
   const LEFT = 46, RIGHT = 372, TOP = 8, BOTTOM = 202;  // as in charts.py
@@ -90,5 +90,31 @@
       word.addEventListener("blur", () => look(null));
     });
   });
+
+  // Where a reader is, and what is open: the details of each section by their number.
+  const place = () => ({
+    y: scrollY, open: [...document.querySelectorAll("details")].map((one) => [nameOf(one), one.open]),
+    across: [...document.querySelectorAll(".scroll")].map((one) => one.scrollLeft) });
+  const nameOf = (details) => {
+    const inside = details.closest("section"), all = [...inside.querySelectorAll("details")];
+    return `${inside.id} ${all.indexOf(details)}`;
+  };
+  const key = `place ${location.pathname}`, every = Number(document.documentElement.dataset.every);
+  const restore = () => {
+    const kept = JSON.parse(sessionStorage.getItem(key) || "null");
+    sessionStorage.removeItem(key);
+    if (!kept) return;
+    const open = new Map(kept.open);
+    document.querySelectorAll("details").forEach((one) => { one.open = open.get(nameOf(one)) ?? one.open; });
+    document.querySelectorAll(".scroll").forEach((one, i) => { one.scrollLeft = kept.across[i] ?? 0; });
+    scrollTo(0, kept.y);
+  };
+  const renew = () => {
+    if (!tip.hidden) return void setTimeout(renew, 1000);   // someone reads a value
+    sessionStorage.setItem(key, JSON.stringify(place()));
+    location.reload();
+  };
+  restore();
+  if (every) setTimeout(renew, 1000 * every);
   document.documentElement.dataset.ready = panels.length;
 })();

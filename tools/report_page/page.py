@@ -327,8 +327,9 @@ def asset(name):
         return file.read()
 
 
-def page(runs, until=None):
-    """Returns the page as text. Captions and confusions are those of the newest step, `until` at the most."""
+def page(runs, until=None, every_s=0):
+    """Returns the page as text. Captions and confusions are those of the newest step, `until` at the most. With `every_s` the page
+    loads itself again, because it is made again that often."""
     names = curves.run_names([run.metrics for run in runs])
     panels = charts.panels_of(runs)
     drawn = charts.Charts(runs, panels)
@@ -357,11 +358,12 @@ def page(runs, until=None):
     title = escape(", ".join(names) if len(names) < 4 else f"{names[0]} and {len(names) - 1} other runs")
     chips = "".join(f'<span class="state {run.state[0]}">{escape(name) + ": " if len(runs) > 1 else ""}{run.state[0]}</span>'
                     for run, name in zip(runs, names))
-    written = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+    renews = f' data-every="{every_s:g}"' if every_s else ""
+    written = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
     numbers = json.dumps(drawn.payload, separators=(",", ":")).replace("</", "<\\/")
     body = "".join(section(*parts) for parts in sections)
     return f"""<!DOCTYPE html>
-<html lang="en">
+<html lang="en"{renews}>
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
@@ -372,7 +374,7 @@ def page(runs, until=None):
 {asset("page.css")}</style>
 </head>
 <body>
-<header><h1>{title}</h1><p>{chips} <span class="muted">report of {written}</span></p><nav>{links}</nav></header>
+<header><h1>{title}</h1><p>{chips} <span class="muted">report of {written}{", renewed as the run goes on" if every_s else ""}</span></p><nav>{links}</nav></header>
 <main>{body}</main>
 <div id="tip" hidden></div>
 <script type="application/json" id="numbers">{numbers}</script>

@@ -11,7 +11,7 @@ import run_dir
 from report_page import deck
 
 MOST_BYTES = 512 << 20      # of all metrics.jsonl together, unless everything is asked for
-MOST_POINTS, LEAST_POINTS, ALL_POINTS = 400, 60, 40_000     # rows of training that are kept of a run, and of all runs
+MOST_POINTS, LEAST_POINTS, ALL_POINTS = 400, 60, 40_000     # rows of training that a page has of a run, and of all runs
 FEW = 8                     # runs that one process reads
 RUN_FILES = ("lock", "metrics.jsonl", "metrics.h5", "deck.resolved.toml")
 OWN_PLACE = ("run.dir", "run.name")     # keys of a deck that differ between any two runs
@@ -70,13 +70,11 @@ class Metrics:
     def __init__(self, lines, whole, points):
         self.starts, self.evals, self.bad, self.whole = [], {}, 0, whole
         self.uptime = {}        # last seconds of each attempt, by its number
-        train, attempt, last, ms = [], 1, None, []
+        train, attempt, last = [], 1, None
         for line in lines:
             if b'"train"' in line[:24]:     # most lines: they are parsed only if they are shown
                 last = line
                 train.append(line)
-                if found := re.search(rb'"ms": ?([-+.\deE]+)', line):
-                    ms.append(float(found[1]))
                 continue
             row = metric_lines.row_of(line)
             if row is None or not isinstance(row.get("step"), int):
@@ -90,6 +88,7 @@ class Metrics:
                 self.evals.setdefault(row["eval"], {})[row["step"]] = metric_lines.values(row)     # a later row replaces
         self.note(attempt, last)
         self.train = self.shown(train, points)
+        ms = list(map(float, re.findall(rb'"ms": ?([-+\d][-+.\deE]*)', b"\n".join(train))))
         self.seconds_per_row = sum(ms) / len(ms) / 1000 if ms else None
 
     def note(self, attempt, line):
@@ -220,11 +219,12 @@ def read_or_reason(item, most, points, best):
     return {"run": folder, "state": "", "problem": reason}
 
 
-def read_all(found, best=None, whole=False):
-    """Returns the rows of all folders that find() has found, in their order, read by as many processes as there are cores."""
+def read_all(found, best=None, whole=False, curves=False):
+    """Returns the rows of all folders that find() has found, in their order, read by as many processes as there are cores. With
+    `curves` they have rows of training from the whole run, else the first and the last."""
     runs = max(1, len(found))
     read = functools.partial(read_or_reason, most=(1 << 62) if whole else MOST_BYTES // runs, best=best,
-                             points=min(MOST_POINTS, max(LEAST_POINTS, ALL_POINTS // runs)))
+                             points=min(MOST_POINTS, max(LEAST_POINTS, ALL_POINTS // runs)) if curves else 2)
     workers = min(len(os.sched_getaffinity(0)), runs // FEW)
     if workers < 2:
         return [read(item) for item in found]
