@@ -83,9 +83,9 @@ def table_of(rows):
     return last_of_each_step(table)
 
 
-def read_jsonl(run, path):
+def tables_of(rows):
+    """Returns (rows of training as a table, {evaluator: table})."""
     train, evals = [], {}
-    rows, broken = metric_lines.checked(path)
     for row in rows:
         if not isinstance(row.get("step"), int):
             continue
@@ -93,11 +93,33 @@ def read_jsonl(run, path):
             train.append(row)
         elif row.get("kind") == "eval" and isinstance(row.get("eval"), str):
             evals.setdefault(row["eval"], []).append(row)
+    return table_of(train) if train else {}, {name: table_of(found) for name, found in evals.items()}
+
+
+def read_jsonl(run, path):
+    rows, broken, lines = metric_lines.checked(path)
     if broken:
-        print(f"warning: {path}: left out what is not JSON: {len(broken)} of {len(rows) + len(broken)} lines, the first is line "
-              f"{broken[0]}", file=sys.stderr)
-    run.train = table_of(train) if train else {}
-    run.evals = {name: table_of(rows) for name, rows in evals.items()}
+        print(f"warning: {path}: left out what is not JSON: {len(broken)} of {lines} lines, the first is line {broken[0]}",
+              file=sys.stderr)
+    run.train, run.evals = tables_of(rows)
+
+
+def joined(table, more):
+    """Returns the rows of two tables; a step that both have is that of the second one."""
+    if not table or not more:
+        return table or more
+    length = [len(one["step"]) for one in (table, more)]
+    columns = {name: [one.get(name, np.full(count, math.nan)) for one, count in zip((table, more), length)] for name in {*table, *more}}
+    return last_of_each_step({name: np.concatenate(parts) for name, parts in columns.items()})
+
+
+def add_newer(run, path):
+    """Adds the rows that a running job has not written into metrics.h5 yet, which it writes now and then."""
+    last = int(run.train["step"][-1]) if run.train else -1
+    train, evals = tables_of(metric_lines.newer(path, last))
+    run.train = joined(run.train, train)
+    for name, table in evals.items():
+        run.evals[name] = joined(run.evals.get(name, {}), table)
 
 
 def read_run(folder):
@@ -113,7 +135,9 @@ def read_run(folder):
                 raise Failure(f"{hdf5} cannot be read ({error}) and there is no metrics.jsonl beside it") from error
             print(f"warning: {hdf5} cannot be read ({error}); using metrics.jsonl", file=sys.stderr)
             run.train, run.evals = {}, {}
-    if run.empty() and os.path.isfile(jsonl):
+    if not run.empty():
+        add_newer(run, jsonl)
+    elif os.path.isfile(jsonl):
         read_jsonl(run, jsonl)
     if run.empty():
         if os.path.isfile(hdf5) or os.path.isfile(jsonl):

@@ -7,6 +7,8 @@ import json
 import math
 import os
 
+import tail
+
 NO_VALUES = {"kind", "eval", "step", "attempt"}     # members of a row that are no measurements
 WINDOW = 1 << 16                                    # bytes that are read together of a file that is not read whole
 
@@ -45,15 +47,30 @@ def rows(path):
 
 
 def checked(path):
-    """Returns (rows, numbers of the lines that are no rows). A last line without its end is being written, and is neither."""
-    found, bad = [], []
+    """Returns (rows, numbers of the lines that are no rows, number of lines). A last line without its end is being written, and is
+    neither."""
+    found, bad, count = [], [], 0
     with open(path, encoding="utf-8", errors="replace") as file:
         for count, line in enumerate(file, 1):
             if row := row_of(line):
                 found.append(row)
             elif line.strip() and line.endswith("\n"):
                 bad.append(count)
-    return found, bad
+    return found, bad, count
+
+
+def newer(path, step):
+    """Returns the rows after the last one of training of this step, oldest first; none if the file cannot be read."""
+    found = []
+    try:
+        for line in tail.backwards(path):
+            row = row_of(line)
+            if row and row.get("kind") == "train" and isinstance(row.get("step"), int) and row["step"] <= step:
+                break
+            found += [row] if row else []
+    except OSError:
+        return []
+    return found[::-1]
 
 
 class Follower:

@@ -11,8 +11,7 @@ import struct
 import tomllib
 
 import metric_lines
-
-BLOCK = 1 << 16     # bytes of a log that are read together
+import tail
 
 
 def lock_of(run):
@@ -78,17 +77,10 @@ def log_of(run):
 
 
 def end_of_log(run):
-    """Yields the lines of rank 0's log without their time, newest first. Reads no more of a long file than is asked for."""
+    """Yields the lines of rank 0's log without their time, newest first."""
     try:
-        with open(log_of(run), "rb") as file:
-            at, rest = file.seek(0, os.SEEK_END), b""
-            while at > 0:
-                begin = max(0, at - BLOCK)
-                file.seek(begin)
-                rest, *whole = (file.read(at - begin) + rest).split(b"\n")
-                yield from (line.decode(errors="replace").split(" ", 1)[-1] for line in reversed(whole))
-                at = begin
-            yield rest.decode(errors="replace").split(" ", 1)[-1]
+        for line in tail.backwards(log_of(run)):
+            yield line.decode(errors="replace").split(" ", 1)[-1]
     except OSError:
         return
 

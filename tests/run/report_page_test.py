@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import tarfile
 import unittest
@@ -64,18 +65,32 @@ PROBE = """<script>addEventListener("load", () => {
     drawn: lines.filter((path) => path.getTotalLength() > 0).length,
     smallest: Math.min(...all("main td, main li, main p").map((e) => parseFloat(getComputedStyle(e).fontSize)))}, "*");
 });</script>"""
+# Opens the last details and moves in the first load; says in the third what is so, which is the last.
+RELOADS = """<pre id="seen"></pre><script>addEventListener("load", () => {
+  const loads = Number(sessionStorage.getItem("loads")) + 1, all = [...document.querySelectorAll("details")];
+  const box = document.querySelector("#deck .scroll");
+  sessionStorage.setItem("loads", loads);
+  if (loads === 3) for (let timer = 0; timer < 1000; ++timer) clearTimeout(timer);
+  if (loads === 1) {
+    all.at(-1).open = true;
+    box.scrollLeft = 30;
+    scrollTo(0, 900);
+  }
+  document.getElementById("seen").textContent =
+    JSON.stringify([loads, all.filter((one) => one.open).length, all.length, scrollY, box.scrollLeft]);
+});</script>"""
 
 
 class ReportPage(browser_harness.BrowserTest):
-    def report(self, *args, code=0):
-        """Runs the tool; returns the text of the page, or its messages if it fails."""
+    def report(self, *args, code=0, out=""):
+        """Runs the tool; returns the text of the page (`out`: if the tool does not say its name alone), or its messages if it fails."""
         done = subprocess.run(["/usr/bin/python3", REPORT, *args], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                               timeout=harness.GUARD, cwd=self.folder, env={**os.environ, "TRAINER": harness.TRAINER})
         self.assertEqual(done.returncode, code, done.stdout)
         self.assertNotIn("Traceback", done.stdout)
         if code:
             return done.stdout
-        with open(os.path.join(self.folder, done.stdout.strip()), encoding="utf-8") as f:
+        with open(os.path.join(self.folder, out or done.stdout.strip()), encoding="utf-8") as f:
             page = f.read()
         self.assertLess(len(page.encode()), 3 << 20)
         self.check_self_contained(page)
@@ -399,6 +414,48 @@ preprocess = '''decode | resize(16) | value_range(-1, 1)
                     self.assertAlmostEqual(float(tip[1]), loss, delta=1e-5 * loss)
                     self.assertGreater(len(pictures[width].getcolors(1 << 24)), 20)
             self.assertEqual(self.browse("--dump-dom", where="page.html")[1], [])   # without a frame around it
+
+    # ---------------------------------------------------------------- a running job
+
+    def test_a_running_job_is_followed(self):
+        """The page is made again while the job goes on, and a last time after its end."""
+        job = subprocess.Popen([harness.TRAINER, self.deck(), "--set", "train.total_steps=100000"], stdout=subprocess.DEVNULL,
+                               stderr=subprocess.DEVNULL, cwd=self.folder)
+        self.addCleanup(job.kill)
+        self.wait("rows", lambda: os.path.exists(f"{self.dir}/metrics.jsonl") and len(self.rows()) > 3)
+        tool = subprocess.Popen(["/usr/bin/python3", REPORT, self.dir, "--follow", "--every", "0.2"], stdout=subprocess.PIPE,
+                                stderr=subprocess.STDOUT, text=True, env={**os.environ, "TRAINER": harness.TRAINER})
+        self.addCleanup(tool.kill)
+        said = [tool.stdout.readline() for _ in range(3)]
+        steps = [int(re.search(r"report\.html: step ([\d,]+) \(running\)$", line)[1].replace(",", "")) for line in said]
+        self.assertTrue(0 < steps[0] < steps[1] < steps[2], said)
+        self.assertIn('<html lang="en" data-every="0.2">', self.written())
+        job.send_signal(signal.SIGUSR1)
+        rest = tool.communicate(timeout=harness.GUARD)[0]
+        self.assertEqual(tool.returncode, 0, rest)
+        self.assertRegex(rest, rf"step {self.rows()[-1]['step']:,} \(stopped\)\n$")
+        page = self.written()
+        self.assertIn('<html lang="en">', page)
+        self.assertEqual(max(self.panels(page)["training loss"]["total"][0]), self.rows()[-1]["step"])
+        # The job has ended: the page is made once.
+        self.assertIn('<html lang="en">', self.report(self.dir, "--follow", out="run/report.html"))
+
+    def written(self):
+        with open(f"{self.dir}/report.html", encoding="utf-8") as f:
+            return f.read()
+
+    @unittest.skipUnless(BROWSER, "no chromium here")
+    def test_a_renewed_page_keeps_its_place(self):
+        """A page of a running job loads itself again; what is open stays open, and the reader stays where he is."""
+        self.expect(0, args=[self.deck()])
+        page = self.report(self.dir).replace('<html lang="en">', '<html lang="en" data-every="0.5">')
+        with open(f"{self.folder}/page.html", "w", encoding="utf-8") as f:
+            f.write(page.replace("</head>", "<style>#deck .scroll {width: 300px}</style></head>").replace("</body>", RELOADS + "</body>"))
+        document, messages = self.browse("--window-size=800,600", "--dump-dom", where="page.html")
+        self.assertEqual(messages, [])
+        loads, opened, of, down, across = json.loads(re.search(r'<pre id="seen">(.*?)</pre>', document)[1])
+        self.assertEqual((loads, opened, down, across), (3, 1, 900, 30))
+        self.assertGreater(of, 0)
 
 
 harness.main()

@@ -273,7 +273,8 @@ class Runs(browser_harness.BrowserTest):
                 self.assertEqual((found["near"], found["fewer"], found["again"]), (1, 3, 4))
                 self.assertRegex(found["shown"], r"^step 12\n")
                 for name, loss in losses.items():
-                    self.assertAlmostEqual(float(re.search(rf"(?m)^{re.escape(name)} ([\d.]+)$", found["shown"])[1]), loss, delta=1e-4 * loss)
+                    shown = re.search(rf"(?m)^{re.escape(name)} ([\d.]+)$", found["shown"])
+                    self.assertAlmostEqual(float(shown[1]), loss, delta=1e-4 * loss)
                 self.assertIn(" at 9", found["shown"])
                 self.assertEqual(found["first"], ["a", "b", "c", "d <b>", "empty"])
                 self.assertEqual((found["up"], found["down"]), ([*order, "empty"], [*reversed(order), "empty"]))

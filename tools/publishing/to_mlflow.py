@@ -64,7 +64,8 @@ class Receiver(receiver.Receiver):
         if self.id:
             self.client.update_run(self.id, status="RUNNING")
         else:
-            run = self.client.create_run(self.experiment(), run_name=current["name"], start_time=int(1000 * current.get("begun", time.time())))
+            begun = int(1000 * current.get("begun", time.time()))
+            run = self.client.create_run(self.experiment(), run_name=current["name"], start_time=begun)
             self.id = current["mlflow"] = run.info.run_id
             self.params({name: written(value) for name, value in settings.items()})
         return f"mlflow: {address}, experiment {self.project}, run {self.id}"

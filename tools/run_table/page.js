@@ -91,7 +91,8 @@
     if (!view) return;
     axes(view);
     for (const one of series) {
-      const looks = `c${one.index % 8} d${(one.index >> 3) % 4}`, at = one.points.map(([x, y]) => [view.x(x).toFixed(1), view.y(y).toFixed(1)]);
+      const looks = `c${one.index % 8} d${(one.index >> 3) % 4}`;
+      const at = one.points.map(([x, y]) => [view.x(x).toFixed(1), view.y(y).toFixed(1)]);
       one.path = draw("path", { class: `line ${looks}`, "data-run": one.index, d: "M" + at.map((p) => p.join(" ")).join("L") });
       svg.append(one.path);
       if (at.length < 30) for (const [cx, cy] of at) svg.append(draw("circle", { class: `dot c${one.index % 8}`, cx, cy, r: 2 }));

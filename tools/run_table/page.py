@@ -15,7 +15,7 @@ MOST_KEYS = 40              # columns of keys of the decks
 MOST_NUMBERS = 400_000      # values of all curves together
 AXES = (("step", "step"), ("examples_seen", "examples"), ("core_hours", "core hours"), ("uptime_s", "seconds of the attempt"))
 # Columns of training that are no curves to compare.
-NO_CURVES = {"step", "progress", "skipped", "slow_rank", "slow_phase", "slow_chronic", *(name for name, _ in AXES)}
+NO_CURVES = {"step", "progress", "skipped", "first_step_s", "slow_rank", "slow_phase", "slow_chronic", *(name for name, _ in AXES)}
 FIRST = ("train/loss", "train/accuracy", "train/l2_grads", "train/examples_s")
 escape = html.escape
 
