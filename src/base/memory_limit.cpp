@@ -9,6 +9,8 @@
 #include <new>
 #include <system_error>
 
+#include "base/shortage.hpp"
+
 namespace base {
 namespace {
 
@@ -44,6 +46,7 @@ void share_heap_if_limited() {
 void need_address_space(int64_t bytes, const std::string& purpose) {
   const AddressSpace space = address_space();
   if (space.limit == 0 || space.used + bytes <= space.limit) return;
+  note_shortage(bytes, purpose.c_str());
   fail(Exit::mesh,
        "out of memory: {} needs {} MiB of address space, and {} of the {} MiB that are allowed are "
        "in use. Raise the limit (ulimit -v, or the memory that the job asks for)",

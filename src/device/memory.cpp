@@ -8,7 +8,9 @@
 #include <cstring>
 
 #include "base/narrow.hpp"
+#include "base/shortage.hpp"
 #include "device/gpu.hpp"
+#include "device/live_buffers.hpp"
 #include "device/transfers.hpp"
 
 namespace device {
@@ -82,10 +84,13 @@ Buffer::Buffer(Kind kind, Ledger& ledger, std::string category, int64_t bytes)
     return;
   }
   data_ = kind == Kind::cuda ? gpu::allocate(size_t(bytes_)) : allocate_zeroed(bytes_);
-  if (!data_)
+  if (!data_) {
+    base::note_shortage(bytes_, category_.c_str());
     base::fail(base::Exit::mesh,
                "out of memory: {} MiB for {}; see `--mode plan` for what this deck needs per rank",
                (bytes_ >> 20) + 1, category_);
+  }
+  add_live_buffer(data_, category_, bytes_, kind == Kind::cuda);
 }
 
 Buffer::Buffer(Ledger& ledger, std::string category, std::shared_ptr<void> memory, int64_t bytes)
@@ -95,10 +100,12 @@ Buffer::Buffer(Ledger& ledger, std::string category, std::shared_ptr<void> memor
       category_(std::move(category)),
       foreign_(std::move(memory)) {
   ledger_->add(category_, bytes_);
+  if (data_) add_live_buffer(data_, category_, bytes_, false);
 }
 
 Buffer::~Buffer() {
   if (ledger_) ledger_->add(category_, -bytes_);
+  if (data_ && kind_ != Kind::plan) remove_live_buffer(data_);
   if (foreign_) return;
   if (kind_ == Kind::cuda && data_) gpu::release(data_);
   if (kind_ == Kind::cpu && data_) release(data_, bytes_);
@@ -171,6 +178,8 @@ View Arena::temporary(int64_t count, DType type) {
 
 void Arena::note_peak() {
   peak_ = std::max(peak_, low_ + high_);
+  if (!measuring() && low_ + high_ > capacity_)
+    base::note_shortage(low_ + high_, "the activation arena, which was planned smaller");
   CHECK(measuring() || low_ + high_ <= capacity_,
         "activation arena of {} bytes is too small: the plan missed something", capacity_);
 }

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory ran out: what is known of it is written down where it happens, because the stack is
+// unwound, and buffers are freed, before anybody can report it. Nothing here allocates.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace base {
+
+// Writes down who asked for how many bytes (0: not known) and for what, the memory of the process,
+// and what the sources tell. Only the first shortage of the process is kept. Never throws.
+void note_shortage(int64_t bytes, const char* purpose) noexcept;
+// Returns lines that begin with "memory   "; "" if memory never ran out.
+const char* shortage_text() noexcept;
+
+// Adds a function that writes lines about memory into a buffer and returns their length. Call it
+// before other threads start.
+void add_shortage_source(size_t (*describe)(char* buffer, size_t size));
+
+// From now on a failing `new` on any thread is noted before it throws std::bad_alloc.
+void note_failing_new();
+
+}  // namespace base
