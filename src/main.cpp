@@ -5,9 +5,9 @@
 #include <cstdio>
 #include <iostream>
 
-#include "base/clock.hpp"
 #include "base/log.hpp"
 #include "base/memory_limit.hpp"
+#include "base/process_start.hpp"
 #include "base/thread_scope.hpp"
 #include "command_line.hpp"
 #include "host/threads.hpp"
@@ -91,7 +91,7 @@ int look(const CommandLine& c, double begin_s) {
 }
 
 int run(int argc, char** argv) {
-  const double begin_s = base::now_s();  // limits.wall_time counts from here
+  const double begin_s = base::process_start_s();  // limits.wall_time counts from here
   base::register_main_thread();
   host::free_main_thread();
   base::share_heap_if_limited();

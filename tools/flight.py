@@ -34,6 +34,9 @@ class Rank:
         self.phase = text(page[40:71])
         self.start_ns, self.unix_offset_ns, self.alive_ns, self.spans, calls = struct.unpack_from("<5q", page, 72)
         self.host = text(page[120:184])
+        # Seconds by kind (attempts.SPENT), and when they were counted last; 0: never.
+        *spent, self.counted_ns, resident_kib = struct.unpack_from("<10q", page, 192)
+        self.spent, self.resident = [ns / 1e9 for ns in spent], resident_kib << 10
         at = HEAD
         self.threads = {}
         for _ in range(THREADS):
@@ -61,6 +64,12 @@ class Rank:
                 self.last.append((place >> 8, span_text(name, number), begin, ns))
             at += SPAN
         self.last.sort()
+
+    def last_sign(self):
+        """Returns the newest time in the page: what the rank did last, in seconds since 1970."""
+        begun = [begin for spans in self.threads.values() for _, _, begin in spans]
+        ended = [begin + ns for _, _, begin, ns in self.exchanges + self.last]
+        return (max([self.alive_ns, self.counted_ns, *begun, *ended]) + self.unix_offset_ns) / 1e9
 
     def alive(self):
         """True if the process still exists on this node."""

@@ -37,7 +37,14 @@ struct FlightPage {
     // CPU time of the main thread during the last seconds, in millionths of the time that passed. A
     // thread that polls for an exchange uses some; one that is stuck in a call uses none.
     FlightWord main_ran_ppm;
-    std::array<FlightWord, 104> unused;
+    // What the time since the process began was spent on, by job::Spent, as nanoseconds, and until
+    // when it was counted; 0: not yet. The time since then belongs to the phase.
+    std::array<FlightWord, 8> spent_ns;
+    FlightWord spent_until_ns;
+    // Resident memory of the process at the watchdog's last look. A process that was killed for its
+    // memory tells it here.
+    FlightWord resident_kib;
+    std::array<FlightWord, 94> unused;
   };
   // A span that a thread has begun and not ended.
   struct Open {

@@ -4,6 +4,8 @@
 #include "base/hash.hpp"
 #include "base/log.hpp"
 #include "base/memory_limit.hpp"
+#include "base/shortage.hpp"
+#include "base/text.hpp"
 #include "job/failure_report.hpp"
 #include "job/flight.hpp"
 #include "job/watchdog.hpp"
@@ -24,6 +26,12 @@ int leave(const AskedToStop& e) {
 // Returns the prefix for an error of one rank among several.
 std::string rank_text() {
   return base::where().ranks > 1 ? fmt::format("rank {}: ", base::where().rank) : "";
+}
+
+// Logs what is known of the memory, if it ran out.
+void log_shortage() {
+  for (const std::string& text : base::split(base::shortage_text(), '\n'))
+    if (!text.empty()) base::log::line("{}", text);
 }
 
 }  // namespace
@@ -53,6 +61,7 @@ int try_on_all(comm::Comm& world, const std::function<void()>& work) {
   if (world.rank() == std::stoi(tellers[first])) {
     write_report(code, text);
     base::log::error("{}{}", alike ? "" : rank_text(), text);
+    log_shortage();
   }
   return std::stoi(codes[first]);
 }
@@ -73,6 +82,7 @@ void log_error(int code, const std::string& error, bool of_all_ranks) {
   write_report(code, text);
   base::log::error("{}step {} ({}): {}", of_all_ranks ? "" : rank_text(), base::where().step,
                    base::where().phase, text);
+  log_shortage();
 }
 
 }  // namespace

@@ -9,12 +9,17 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <new>
 
 #include "base/error.hpp"
 #include "base/plain_nan.hpp"
+#include "base/shortage.hpp"
 #include "base/thread_scope.hpp"
+#include "device/live_buffers.hpp"
+#include "host/node_memory.hpp"
+#include "host/surroundings.hpp"
 #include "job/flight.hpp"
 #include "job/watchdog.hpp"
 
@@ -53,10 +58,33 @@ void put(const char* text, size_t bytes) {
   if (!g_path[0]) return;
   const int file = open_report();
   if (file < 0) return;
-  const ssize_t written = ::write(file, text, bytes);  // a part of it on a full disk
+  ssize_t written = ::write(file, text, bytes);  // a part of it on a full disk
+  const char* memory = base::shortage_text();
+  if (written == ssize_t(bytes))
+    written += std::max<ssize_t>(0, ::write(file, memory, std::strlen(memory)));
   (void)!::ftruncate(file, std::max<ssize_t>(written, 0));
   ::fsync(file);
   ::close(file);
+}
+
+// Sources of lines about a shortage of memory.
+size_t describe_main_thread_line(char* buffer, size_t size) {
+  char what[512];
+  const size_t length = describe_main_thread(what, sizeof what);
+  const auto end =
+      fmt::format_to_n(buffer, size, "memory   was asked for while the main thread did: {}\n",
+                       std::string_view(what, length));
+  return std::min(size, end.size);
+}
+
+size_t describe_limits(char* buffer, size_t size) {
+  const host::NodeMemory node = host::node_memory();
+  const auto end = fmt::format_to_n(
+      buffer, size,
+      "memory   of the node, MiB: {} of {} are left; this job may have {} there, and has {}\n",
+      node.available_kib >> 10, node.total_kib >> 10, host::most_memory_bytes() >> 20,
+      host::group_memory_bytes() >> 20);
+  return std::min(size, end.size);
 }
 
 struct HostName {
@@ -88,6 +116,8 @@ size_t format_line(char* buffer, size_t size, int exit_code, const char* cause, 
       format_line(line, sizeof line, int(code), what, base::where().rank, HostName().text);
   put(line, bytes);
   (void)!::write(STDERR_FILENO, line, bytes);
+  const char* memory = base::shortage_text();
+  (void)!::write(STDERR_FILENO, memory, std::strlen(memory));
   void* frames[48];
   backtrace_symbols_fd(frames, backtrace(frames, 48), STDERR_FILENO);
   ask_for_stacks();
@@ -121,6 +151,10 @@ void catch_fatal_signals() {
   void* warm_up[2];
   backtrace(warm_up, 2);  // the first call loads a library
   base::register_main_thread();
+  base::add_shortage_source(describe_main_thread_line);
+  base::add_shortage_source(device::describe_live_buffers);
+  base::add_shortage_source(describe_limits);
+  base::note_failing_new();
   struct sigaction action {};
   action.sa_handler = on_fatal;
   action.sa_flags = SA_ONSTACK;

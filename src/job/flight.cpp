@@ -40,6 +40,20 @@ base::SpanKind kind_of(const base::FlightName& name) {
   return base::SpanKind(name[3].load() >> 56);
 }
 
+// Times that spans and exchanges left in the page, and the watchdog.
+int64_t last_sign_ns(const FlightPage& page) {
+  uint64_t last = std::max(page.head.alive_ns.load(), page.head.spent_until_ns.load());
+  for (const FlightPage::Thread& t : page.threads)
+    if (t.tid.load() != 0)
+      for (uint64_t i = 0; i < std::min<uint64_t>(t.depth.load(), FlightPage::kDepth); ++i)
+        last = std::max(last, t.open[i].begin_ns.load());
+  for (const FlightPage::Exchange& e : page.exchanges)
+    if (e.call.load() != 0) last = std::max(last, e.begin_ns.load() + e.ns.load());
+  for (const FlightPage::Record& r : page.spans)
+    if (r.place.load() != 0) last = std::max(last, r.begin_ns.load() + r.ns.load());
+  return int64_t(last);
+}
+
 Flight flight_of(const FlightPage& page) {
   Flight f;
   f.process = int64_t(page.head.pid.load());
@@ -65,6 +79,12 @@ Flight flight_of(const FlightPage& page) {
     f.threads.push_back(std::move(thread));
   }
   f.main_ran_ppm = int64_t(page.head.main_ran_ppm.load());
+  for (size_t i = 0; i < Spent::kKinds; ++i)
+    f.spent.by[i] = 1e-9 * double(page.head.spent_ns[i].load());
+  f.spent_until_ns = int64_t(page.head.spent_until_ns.load());
+  f.resident_bytes = int64_t(page.head.resident_kib.load()) << 10;
+  f.last_sign_ns = last_sign_ns(page);
+  f.unix_offset_ns = int64_t(page.head.unix_offset_ns.load());
   const uint64_t known = std::min<uint64_t>(f.exchanges, FlightPage::kExchanges - 1);
   for (uint64_t call = f.exchanges - known + 1; call <= f.exchanges; ++call) {
     const FlightPage::Exchange& e = page.exchanges[call % FlightPage::kExchanges];

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/flight_page.hpp"
+#include "job/spent.hpp"
 
 namespace job {
 
@@ -35,19 +36,24 @@ struct FlightExchange {
   int64_t begin_ns = 0;
   bool ended = false;
 };
-// What a page tells.
+// What a page tells. It has many members because each fact about the process has one.
 struct Flight {
   int64_t process = 0, rank = 0, step = 0;
   std::string host, phase;
   uint64_t begun = 0;      // spans that are no waits, of all threads
   uint64_t exchanges = 0;  // calls
-  int64_t alive_ns = 0;    // last tick of the watchdog
+  int64_t alive_ns = 0;    // last sign of the watchdog
   std::vector<FlightThread> threads;
   FlightExchange last;  // exchange call
   // The oldest call that has not ended, which holds up all others; `last` if all have.
   FlightExchange oldest;
   std::vector<FlightExchange> calls;  // the newest ones that are known, the oldest first
   int64_t main_ran_ppm = 0;  // CPU time of the main thread lately, in millionths of all time
+  Spent spent;               // until spent_until_ns, which is 0 if nothing was counted
+  int64_t spent_until_ns = 0, resident_bytes = 0;
+  // The newest time in the page, on the rank's clock: what it did last. Add unix_offset_ns for the
+  // time since 1970.
+  int64_t last_sign_ns = 0, unix_offset_ns = 0;
 };
 // Returns "all_reduce of fsdp, f32 x 1024, in update".
 std::string describe(const base::FlightPage::Exchange& exchange);

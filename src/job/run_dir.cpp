@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <fmt/chrono.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,9 +15,11 @@
 
 #include "base/clock.hpp"
 #include "base/log.hpp"
+#include "base/process_start.hpp"
 #include "base/text.hpp"
 #include "comm/together.hpp"
 #include "job/failure_report.hpp"
+#include "job/flight.hpp"
 #include "job/watchdog.hpp"
 
 namespace job {
@@ -44,6 +47,13 @@ std::string on_one_line(const std::string& lock) {
   for (const std::string& line : base::split(lock, '\n'))
     out += fmt::format("{}{}", out.empty() ? "" : ", ", base::trim(line));
   return out;
+}
+
+// Returns the last change of a file, in seconds since 1970; 0 if there is none.
+double changed_s(const std::string& path) {
+  struct stat found {};
+  if (::stat(path.c_str(), &found) != 0) return 0;
+  return double(found.st_mtim.tv_sec) + 1e-9 * double(found.st_mtim.tv_nsec);
 }
 
 // True if another directory would help, rather than more room on the disk or a repaired one.
@@ -140,6 +150,8 @@ void RunDirectory::take() {
   }
   holder_ = fmt::format("{}:{}", host_name(), ::getpid());
   left_by_ = on_one_line(content_of(lock_));
+  for (const char* name : {"/lock", "/metrics.jsonl", "/report.txt", "/logs/rank00000.log"})
+    changed_s_ = std::max(changed_s_, changed_s(path_ + name));
   sign();
   for (const std::string& directory : {checkpoints(), logs()}) io::make_directories(directory);
 }
@@ -184,7 +196,17 @@ RunDirectory::Watched RunDirectory::watch(bool now) {
     return {};
   }
   if (watched.ours) base::log::keep_files(logs());
+  if (watched.ours && attempts_) attempts_->keep();
   return watched;
+}
+
+void RunDirectory::begin_attempt(const std::string& report, int ranks) {
+  const AttemptLog::Before before{.report = report,
+                                  .left_by = left_by_,
+                                  .changed_s = changed_s_,
+                                  .flight = flight_file(Watchdog::flight_directory(path_), 0)};
+  attempts_ = std::make_unique<AttemptLog>(path_, before, base::unix_s(base::process_start_s()),
+                                           host_name(), ranks);
 }
 
 // Takes the lock again if its file was removed or replaced; returns true if it was. Rank 0 only.
@@ -278,6 +300,8 @@ std::unique_ptr<RunDirectory> open_run_directory(comm::Comm& world, const std::s
           "checkpoint are done again",
           directory->left_by());
     }
+    directory->begin_attempt(failed && last.empty() ? "it failed, and could not write why" : last,
+                             world.size());
     io::remove_file(report);
     reserve(*directory);
     return std::string();

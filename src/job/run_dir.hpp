@@ -11,6 +11,7 @@
 
 #include "comm/comm.hpp"
 #include "io/files.hpp"
+#include "job/attempt_log.hpp"
 
 namespace job {
 
@@ -39,6 +40,10 @@ class RunDirectory {
   // rank 0.
   bool after_kill() const { return after_kill_; }
   void set_after_kill() { after_kill_ = true; }
+  // The log of all starts of the program; null on all ranks but 0.
+  AttemptLog* attempts() const { return attempts_.get(); }
+  // Begins the log of this start. `report`: what the start before left. Rank 0.
+  void begin_attempt(const std::string& report, int ranks);
   struct Watched {
     bool ours = false;        // the directory was checked and is this job's
     bool made_again = false;  // the directory or lock was missing
@@ -61,6 +66,8 @@ class RunDirectory {
   bool is_ours() const;
   std::string path_, holder_, left_by_;
   io::File lock_;
+  std::unique_ptr<AttemptLog> attempts_;
+  double changed_s_ = 0;            // last change of the files that a job before wrote, since 1970
   std::optional<io::FileId> made_;  // the directory in which the lock was taken
   bool after_kill_ = false, lost_ = false;
   double watched_s_ = 0, warned_s_ = 0;

@@ -23,6 +23,7 @@
 #include "base/flight_page.hpp"
 #include "base/hash.hpp"
 #include "base/log.hpp"
+#include "base/process_memory.hpp"
 #include "base/span.hpp"
 #include "base/text.hpp"
 #include "base/thread_scope.hpp"
@@ -40,7 +41,8 @@ namespace {
 int ask_signal() { return SIGRTMIN + 5; }
 
 constexpr size_t kTicksOfRan = 5;
-constexpr double kTick_s = 0.5, kLookForRequests_s = 2;
+// After a kill rank 0's last sign of life tells how long the attempt lasted, so it comes more often.
+constexpr double kAlive_s = 0.02, kTick_s = 0.5, kLook_s = 2;
 // More time between two ticks counts as this, because the process was suspended meanwhile.
 constexpr double kMostPerTick_s = 1;
 // How long the rank that judges waits for the stacks of the others, and these for its verdict.
@@ -144,6 +146,13 @@ class Watchdog::Dog {
     ::kill(::getpid(), ask_signal());  // ends the thread's sleep
   }
 
+  // A directory of the node may hold other files, and the flight files of other runs.
+  std::string flight_directory(const std::string& run) const {
+    if (options_.flight_dir.empty()) return run + "/logs/flight";
+    return fmt::format("{}/trainer-flight-{:016x}", options_.flight_dir,
+                       base::xxh3(std::filesystem::absolute(run).string()));
+  }
+
   // Flight files and stacks go there from now on. All ranks call.
   void use(comm::Comm& world, const std::string& run) {
     const std::string stacks = run + "/logs/stacks", flight = flight_directory(run);
@@ -180,12 +189,6 @@ class Watchdog::Dog {
   }
 
  private:
-  // A directory of the node may hold other files, and the flight files of other runs.
-  std::string flight_directory(const std::string& run) const {
-    if (options_.flight_dir.empty()) return run + "/logs/flight";
-    return fmt::format("{}/trainer-flight-{:016x}", options_.flight_dir,
-                       base::xxh3(std::filesystem::absolute(run).string()));
-  }
   static bool is_flight_name(const std::string& name) {
     return name.size() == 5 && name.find_first_not_of("0123456789") == name.npos;
   }
@@ -204,7 +207,8 @@ class Watchdog::Dog {
     const sigset_t set = watched_signals();
     double looked_s = 0;
     for (double last_s = base::now_s(); !token.stop_requested();) {
-      const timespec pause{0, long(kTick_s * 1e9)};
+      const timespec pause{0, long((rank_ == 0 ? kAlive_s : kTick_s) * 1e9)};
+      base::flight_page().head.alive_ns = uint64_t(base::now_ns());
       siginfo_t info{};
       const int signal = sigtimedwait(&set, &info, &pause);
       if (token.stop_requested()) return;
@@ -212,9 +216,12 @@ class Watchdog::Dog {
       if (signal == SIGQUIT || (signal == SIGALRM && rank_ == 0)) answer_quit();
       if (signal == ask_signal()) answer(info);
       const double now_s = base::now_s();
+      if (signal < 0 && now_s - last_s < kTick_s) continue;
       tick(std::min(now_s - last_s, kMostPerTick_s));
-      if (now_s - looked_s > kLookForRequests_s) {
+      if (now_s - looked_s > kLook_s) {
         look_for_request();
+        // More often would count as progress, for which bytes that are read are a sign.
+        base::flight_page().head.resident_kib = uint64_t(base::resident_bytes() >> 10);
         looked_s = now_s;
       }
       last_s = now_s;
@@ -223,7 +230,6 @@ class Watchdog::Dog {
 
   void tick(double seconds) {
     base::FlightPage& page = base::flight_page();
-    page.head.alive_ns = uint64_t(base::now_ns());
     ran_.push_back({base::now_ns(), main_ran_ns()});
     if (ran_.size() > kTicksOfRan) ran_.erase(ran_.begin());
     const int64_t passed_ns = std::max<int64_t>(ran_.back().at_ns - ran_.front().at_ns, 1);
@@ -467,6 +473,11 @@ Watchdog::~Watchdog() {
 
 void Watchdog::use(comm::Comm& world, const std::string& run) {
   if (Watchdog* watchdog = running) watchdog->dog_->use(world, run);
+}
+
+std::string Watchdog::flight_directory(const std::string& run) {
+  const Watchdog* watchdog = running;
+  return watchdog ? watchdog->dog_->flight_directory(run) : run + "/logs/flight";
 }
 
 std::string Watchdog::who_parted() {

@@ -33,6 +33,8 @@ class Watchdog {
   // Opens the flight files of the watchdog that runs, if one does. Stacks go to the logs of this
   // run directory from now on. All ranks call.
   static void use(comm::Comm& world, const std::string& run);
+  // Returns the directory of the flight files of a run on this node.
+  static std::string flight_directory(const std::string& run);
 
   // After an error of MPI on this rank: says which rank has called other exchanges than the others,
   // as far as their flight files tell; "" if none has. Waits half a second.

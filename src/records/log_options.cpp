@@ -29,6 +29,12 @@ std::string unknown_name(const char* what, const std::string& name, const Names&
   return fmt::format("\"{:.80}\" is no {}; there are {}", name, what, base::join(all, ", "));
 }
 
+std::string memory_problem(const std::vector<int64_t>& steps) {
+  for (const int64_t step : steps)
+    if (step < 1) return fmt::format("{} is no step; the first one is 1", step);
+  return "";
+}
+
 std::string levels_problem(const std::map<std::string, std::string>& levels) {
   for (const auto& [component, level] : levels)
     for (const std::string& problem :
@@ -44,6 +50,10 @@ void LogOptions::set_levels() const {
   for (const auto& [component, name] : levels)
     base::log::set_level(base::value_of(base::log::kComponentNames, component),
                          base::value_of(base::log::kLevelNames, name));
+}
+
+bool LogOptions::wants_memory(int64_t step) const {
+  return std::ranges::find(memory_steps, step) != memory_steps.end();
 }
 
 void LogOptions::bind(config::Table& t) {
@@ -93,6 +103,13 @@ void LogOptions::bind(config::Table& t) {
        "{ COMPONENT = LEVEL }, as in { checkpoint = \"debug\" }: other levels of run, data, train, "
        "eval or checkpoint")
       .check([this] { return levels_problem(levels); })
+      .on_resume(OnResume::may_change);
+  t.key("memory_steps", memory_steps,
+        "steps after which the memory of every rank by category goes to logs/memory.txt, and that "
+        "of "
+        "rank 0 to the row of the step: memory_mib[weights] and so on")
+      .check([this] { return memory_problem(memory_steps); })
+      .unit("steps")
       .on_resume(OnResume::may_change);
   t.key("samples", samples,
         "write step, position and key of every example trained on to logs/samples, a file per rank")

@@ -20,8 +20,10 @@ struct LogOptions {
   double flush_s = 30;
   std::vector<std::string> groups;
   bool samples = false, epoch_means = false;
+  std::vector<int64_t> memory_steps;
   void bind(config::Table& t);
   void set_levels() const;  // of this process's log
+  bool wants_memory(int64_t step) const;
 };
 
 }  // namespace records

@@ -132,11 +132,19 @@ const std::vector<MetricInfo>& train_metrics() {
       {"bad_samples", "examples",
        "of this step's batch, replaced because they cannot be used (loader.on_bad_sample)"},
       {"progress", "1", "step over total steps"},
+      {"goodput", "1",
+       "time of training steps that count over the job time of all attempts, which is without the "
+       "time between them"},
       {"core_hours", "h",
        "job time times compute threads of all ranks, all attempts; [D]: job time on devices of "
        "kind "
        "D times their number: compute threads (CPUs) or GPUs"},
       {"host_mib", "MiB", "peak resident memory of rank 0's process"},
+      {"host_anon_mib", "MiB", "resident memory of rank 0's process without a file: heap, buffers"},
+      {"host_file_mib", "MiB",
+       "resident pages of files that rank 0 maps, which the system can drop and read again"},
+      {"host_shared_mib", "MiB", "resident memory that rank 0 shares with other processes"},
+      {"memory_mib", "MiB", "[C]: buffers of category C of rank 0, at log.memory_steps"},
       {"host_available_mib", "MiB", "memory of rank 0's node that programs can still take"},
       {"device_mib", "MiB", "memory in use on rank 0's GPU, by all programs"},
       {"device_peak_mib", "MiB", "peak of rank 0's buffers on its GPU, all kinds added up"},
@@ -163,6 +171,10 @@ const std::vector<MetricInfo>& eval_metrics() {
       {"attempt", "1", "number of this start of the run, from 1"},
       {"time", "s", "since 1970-01-01 UTC"},
       {"killed", "1", "1: the attempt before this one was killed: it ended without a report"},
+      {"exit_before", "1", "exit code of the start of the program before; -1: it had none"},
+      {"idle_s", "s", "between the last sign of the start before and the beginning of this one"},
+      {"redone_s", "s",
+       "what starts before spent after the checkpoint that this attempt goes on from"},
       {"num_params", "elements", "parameters of the model, frozen ones included"},
       {"init_s", "s", "this attempt's time to build the model, its stores and its plan of memory"},
       {"host_total_mib", "MiB", "memory of rank 0's node"},
@@ -308,6 +320,11 @@ void Metrics::set_text(const std::string& name, const std::string& text) {
   h5_.stale = true;
 }
 
+void Metrics::set_facts(int64_t attempt, const std::map<std::string, std::string>& facts) {
+  h5_.facts[attempt] = facts;
+  h5_.stale = true;
+}
+
 double Metrics::lost_s(int64_t attempt, double uptime_s) const {
   double lost = 0;
   for (const auto& [number, uptime] : last_uptime_s_) {
@@ -402,6 +419,11 @@ void Metrics::write_h5() {
       if (info) file.set_attribute(dataset, "doc", info->doc);
       if (dataset_name(name) != name) file.set_attribute(dataset, "name", name);
     }
+  }
+  for (const auto& [attempt, facts] : h5_.facts) {
+    const std::string group = fmt::format("/provenance/{}", attempt);
+    file.make_group(group);
+    for (const auto& [name, text] : facts) file.set_attribute(group, name, text);
   }
   file.close();
   h5_.file = io::id_of(directory_ + "/metrics.h5");

@@ -13,7 +13,8 @@
 //                             becomes metrics.abandoned.other.jsonl or .h5
 //   metrics.h5                the rows as columns of equal length: /train/{step,loss,...},
 //                             /eval/NAME/{step,...}, /start/...; NaN if not measured, attributes
-//                             unit and doc, "~" for "/" in names
+//                             unit and doc, "~" for "/" in names. Attributes of
+//                             /provenance/ATTEMPT: what the attempt ran with
 //
 // Each start reads the rows of both files (metric_history.hpp). If a file is removed, replaced or
 // cut while the job writes, the next flush notices it and writes the file again from memory.
@@ -71,6 +72,8 @@ class Metrics {
   using Listener = std::function<void(const std::string& group, int64_t step, const Row& values)>;
   void tell_rows(Listener listener) { listener_ = std::move(listener); }
   void set_text(const std::string& name, const std::string& text);  // root attribute of metrics.h5
+  // Sets what an attempt ran with: the attributes of /provenance/ATTEMPT in metrics.h5.
+  void set_facts(int64_t attempt, const std::map<std::string, std::string>& facts);
   // When it returns, metrics.jsonl is on disk; metrics.h5 follows if that is cheap enough. `look`
   // throws if another job has taken the directory. It is called first, and again before a
   // metrics.h5 that another job wrote is replaced.
@@ -90,10 +93,11 @@ class Metrics {
  private:
   // metrics.h5
   struct Columns {
-    std::map<std::string, std::string> texts;  // root attributes
-    bool stale = true;                         // the file lacks rows
-    std::optional<io::FileId> file;            // the file as this job wrote it last
-    double written_s = 0, cost_s = 0;          // clock after the last write, and its seconds
+    std::map<std::string, std::string> texts;                     // root attributes
+    std::map<int64_t, std::map<std::string, std::string>> facts;  // by attempt
+    bool stale = true;                                            // the file lacks rows
+    std::optional<io::FileId> file;    // the file as this job wrote it last
+    double written_s = 0, cost_s = 0;  // clock after the last write, and its seconds
   };
   // Returns nullptr if there is none.
   const MetricInfo* find_declared(const std::string& group, const std::string& name) const;

@@ -19,9 +19,14 @@ std::string Continuation::begin() {
   if (!resumed && !branched) initialise();
   saves_.continue_from(resumed ? attempt_.state.step : -1);
   attempt_.engine().publish();
-  if (resumed) return "checkpoint";
-  if (branched) return "branch";
-  return attempt_.recipe.init.from.empty() ? "random_init" : "init";
+  const std::string from = resumed                             ? "checkpoint"
+                           : branched                          ? "branch"
+                           : attempt_.recipe.init.from.empty() ? "random_init"
+                                                               : "init";
+  if (job::AttemptLog* log = attempt_.directory->attempts())
+    known_lost_s_ =
+        log->goes_on({from, restored_attempt_, attempt_.state.step, restored_uptime_s_});
+  return from;
 }
 
 bool Continuation::resume() {
@@ -195,6 +200,10 @@ int64_t Continuation::go_back(const std::string& problem) {
         problem + ", and there is no checkpoint to go back to (guard.nonfinite = \"rewind\")",
         true);
   const int64_t left_out = attempt_.state.go_back(found->state, attempt_.settled);
+  if (job::AttemptLog* log = attempt_.directory->attempts())
+    attempt_.pace.set_spent(log->goes_back(
+        {"checkpoint", found->state.progress.attempts, found->state.step, found->state.uptime_s},
+        attempt_.state.progress.attempts, attempt_.pace.spent()));
   attempt_.find_total();
   attempt_.settled = attempt_.state.step;
   restore_loss_scale(found->state);
@@ -204,7 +213,11 @@ int64_t Continuation::go_back(const std::string& problem) {
 }
 
 void Continuation::count_lost(const records::Metrics& metrics) {
-  const double lost = attempt_.world().max(metrics.lost_s(restored_attempt_, restored_uptime_s_));
+  if (job::AttemptLog* log = attempt_.directory->attempts())
+    log->continues(attempt_.state.progress.attempts);
+  // Rows of older programs show some of the time, and the log of attempts all of it.
+  const double lost = attempt_.world().max(
+      std::max(known_lost_s_, metrics.lost_s(restored_attempt_, restored_uptime_s_)));
   if (lost <= 0) return;
   attempt_.state.progress.add(&Progress::Times::redone, lost, attempt_.pace.cores);
   log::line("lost     {} of earlier attempts, after the checkpoint: done again", base::hms(lost));

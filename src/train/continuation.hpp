@@ -25,8 +25,8 @@ class Continuation {
   // Returns the number of these examples. The Error begins with `problem` if there is no
   // checkpoint.
   int64_t go_back(const std::string& problem);
-  // Counts the time that earlier attempts spent after the restored checkpoint, by the uptime in
-  // their last rows.
+  // Counts the time that earlier attempts spent after the restored checkpoint, and tells the log of
+  // attempts where the run goes on. Call it once, with the number of this attempt known.
   void count_lost(const records::Metrics& metrics);
 
  private:
@@ -45,6 +45,7 @@ class Continuation {
   Position position_;
   int64_t restored_attempt_ = 0;  // attempt that wrote the restored checkpoint
   double restored_uptime_s_ = 0;  // uptime of that attempt when it wrote it
+  double known_lost_s_ = 0;       // by the log of attempts, at rank 0
 };
 
 // Returns "" if the restored state, of this file, holds the position of the data. Otherwise says

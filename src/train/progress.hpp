@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "base/clock.hpp"
+#include "job/spent.hpp"
 #include "train/device_times.hpp"
 
 namespace train {
@@ -52,9 +53,24 @@ class Pace {
   // Charges the time since the last call to a category. Returns the seconds.
   double charge(Progress& progress, double Progress::Times::*category) {
     const double seconds = watch_.restart();
-    progress.add(category, seconds, cores);
+    add(progress, category, seconds);
     return seconds;
   }
+  // Charges time that passed before the first call.
+  void add(Progress& progress, double Progress::Times::*category, double seconds) {
+    progress.add(category, seconds, cores);
+    spent_[kind_of(category)] += seconds;
+    job::keep_spent(spent_);
+  }
+  // Counts what of the training was waiting.
+  void waited(double data_s, double exchange_s) {
+    spent_[job::Spent::data] += data_s;
+    spent_[job::Spent::exchange] += exchange_s;
+    job::keep_spent(spent_);
+  }
+  // What this process spent its time on until the last charge.
+  const job::Spent& spent() const { return spent_; }
+  void set_spent(const job::Spent& spent) { spent_ = spent; }
   void step_done(double seconds, int64_t examples) {
     last_step_s_ = seconds;
     if (++steps_ <= 2) return;
@@ -70,7 +86,16 @@ class Pace {
   double examples_per_s() const { return timed_s_ > 0 ? double(timed_examples_) / timed_s_ : 0; }
 
  private:
+  static job::Spent::Kind kind_of(double Progress::Times::*category) {
+    return category == &Progress::Times::setup        ? job::Spent::setup
+           : category == &Progress::Times::training   ? job::Spent::training
+           : category == &Progress::Times::evaluation ? job::Spent::evaluation
+           : category == &Progress::Times::checkpoint ? job::Spent::checkpoint
+                                                      : job::Spent::redone;
+  }
+
   base::Stopwatch watch_;
+  job::Spent spent_;
   int64_t steps_ = 0, timed_steps_ = 0, timed_examples_ = 0;
   double timed_s_ = 0, last_step_s_ = 0;
 };

@@ -32,6 +32,11 @@ void RunFiles::open_metrics(bool after_kill) {
   metrics_->set_text("notes", recipe.run.notes);
   metrics_->set_text("origin", state.origin);
   metrics_->set_text("version", version());
+  if (const job::AttemptLog* log = attempt_.directory->attempts())
+    for (const job::StartRecord& start : log->starts())
+      if (!start.facts.empty())
+        metrics_->set_facts(
+            start.attempts.empty() ? state.progress.attempts : start.attempts.front(), start.facts);
 }
 
 // Returns the numbers of the start row about the model and the machine.
@@ -44,6 +49,12 @@ records::Metrics::Row RunFiles::about_attempt() const {
     row.emplace_back("host_total_mib", double(node.total_kib) / 1024);
   if (attempt_.job.device().kind == device::Kind::cuda)
     row.emplace_back("device_total_mib", double(device::gpu_memory_bytes()) / 0x1p20);
+  const job::AttemptLog* log = attempt_.directory->attempts();
+  // A rewind begins another attempt, but no start of the program.
+  if (log && log->own().attempts.empty() && log->starts().size() > 1)
+    row.insert(row.end(), {{"exit_before", double(log->starts()[log->starts().size() - 2].exit)},
+                           {"idle_s", log->idle_s()},
+                           {"redone_s", log->redone_s()}});
   return row;
 }
 

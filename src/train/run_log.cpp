@@ -8,12 +8,14 @@
 #include <utility>
 
 #include "base/log_components.hpp"
+#include "base/process_memory.hpp"
 #include "base/span.hpp"
 #include "base/text.hpp"
 #include "checkpoint/catalogue.hpp"
 #include "device/gpu.hpp"
 #include "host/mfu.hpp"
 #include "host/node_memory.hpp"
+#include "job/goodput.hpp"
 #include "train/console.hpp"
 #include "train/phases.hpp"
 
@@ -33,6 +35,7 @@ double host_mib() {
 
 void RunLog::record(const step::StepReport& report, bool skipped) {
   attempt_.charge_training();
+  attempt_.pace.waited(report.data_s, report.comm_s);
   const double seconds = std::exchange(attempt_.step_s, 0);
   if (!std::exchange(any_step_, true)) first_step_s_ = seconds;
   attempt_.pace.step_done(seconds, attempt_.engine().geometry().global_batch);
@@ -43,7 +46,8 @@ void RunLog::record(const step::StepReport& report, bool skipped) {
   const Utilisation use = utilisation(report, seconds);
   const records::LogOptions& options = attempt_.recipe.log;
   const bool ends = options.epoch_means && add_to_epoch(report, skipped);
-  if (ends || config::is_time(step, options.metrics_every_steps, total))
+  if (ends || config::is_time(step, options.metrics_every_steps, total) ||
+      options.wants_memory(step))
     write_row(report, skipped, seconds, use);
   if (ends) end_epoch();
   if (step > options.console_first_steps &&
@@ -144,6 +148,7 @@ void RunLog::write_row(const step::StepReport& report, bool skipped, double seco
                          {"epoch", seen / double(data.size())},
                          {"bad_samples", double(feed_.replaced(step))},
                          {"progress", double(step) / double(attempt_.total)},
+                         {"goodput", progress.times.training / progress.times.total()},
                          {"uptime_s", attempt_.uptime_s()}});
   slow_ranks_.add_to(row);
   if (const int64_t every = attempt_.recipe.train.test_every; every > 0) {
@@ -171,6 +176,13 @@ void RunLog::add_machine(records::Metrics::Row& row, double seconds) {
                          {"examples_s_core", examples_s / devices},
                          {"core_hours", progress.core_hours()},
                          {"host_mib", host_mib()}});
+  const base::ProcessMemory memory = base::process_memory();
+  row.insert(row.end(), {{"host_anon_mib", double(memory.anonymous) / 0x1p20},
+                         {"host_file_mib", double(memory.file) / 0x1p20},
+                         {"host_shared_mib", double(memory.shared) / 0x1p20}});
+  if (attempt_.recipe.log.wants_memory(attempt_.settled))
+    for (const auto& [category, entry] : attempt_.engine().ledger().entries())
+      row.emplace_back(fmt::format("memory_mib[{}]", category), double(entry.now) / 0x1p20);
   for (const auto& [kind, device_s] : progress.device_times.seconds())
     row.emplace_back(fmt::format("core_hours[{}]", kind), device_s / 3600);
   if (const host::NodeMemory node = host::node_memory(); node.available_kib > 0)
@@ -253,6 +265,7 @@ void RunLog::finish() const {
       share(t.setup), share(t.redone));
   log::line("cost     {:.4f} core hours of all attempts; mean {:.1f} examples/s while training",
             progress.core_hours(), attempt_.pace.examples_per_s());
+  print_goodput();
   if (progress.bad_samples)
     log::line("data     {} examples were replaced for {} bad samples: {}/logs/bad_samples.txt",
               base::with_commas(progress.bad_samples), base::with_commas(feed_.broken_samples()),
@@ -269,6 +282,13 @@ void RunLog::finish() const {
   log::line("next     tools/plot_metrics {}", dir);
   log::line("next     tools/report {}", dir);
   log::line("done     exit=0");
+}
+
+void RunLog::print_goodput() const {
+  const job::AttemptLog* log = attempt_.directory->attempts();
+  if (!log) return;
+  for (const std::string& text : job::goodput_lines(*log, attempt_.pace.spent()))
+    log::line("{}", text);
 }
 
 void RunLog::finish_input() const {

@@ -30,6 +30,8 @@ class RunLog {
   void warn_if_diverged() const;
   // Prints the last lines of a finished run.
   void finish() const;
+  // Prints what the time of all starts of the program was spent on.
+  void print_goodput() const;
 
  private:
   // Model and hardware FLOP/s over the peak; NaN if the peak is not known.

@@ -3,8 +3,9 @@
 
 #include "base/log_components.hpp"
 #include "base/text.hpp"
-#include "io/files.hpp"
+#include "io/waiting.hpp"
 #include "train/outlook.hpp"
+#include "train/state_tree.hpp"
 
 namespace train {
 namespace log = base::log;
@@ -19,6 +20,8 @@ Saves::Saves(Attempt& attempt, RunFiles& files, job::Stops& stops)
 }
 
 void Saves::plan() {
+  const std::string tree = state_tree(attempt_.world(), snapshot());
+  if (attempt_.leads()) io::write_or_wait(attempt_.recipe.run.dir + kStateFile, tree);
   const int64_t staged = attempt_.world().max(saver_.stage(snapshot()));
   bytes_ = double(saver_.plan(snapshot()));
   const double mib = bytes_ / 0x1p20;
@@ -60,6 +63,9 @@ void Saves::begin() {
   watch(true);     // finishes the save before
   files_.flush();  // the metrics must never lack rows up to the checkpoint's step
   stops_.save_begins();
+  attempt_.charge(&Progress::Times::checkpoint);  // what the file counts ends with its uptime
+  if (job::AttemptLog* log = attempt_.directory->attempts())
+    log->saves(attempt_.state.progress.attempts, attempt_.state.step, attempt_.pace.spent());
   const Tracker& best = attempt_.state.best;
   saver_.begin(snapshot(), best.has_value() ? best.step() : -1);
   saved_step_ = attempt_.state.step;

@@ -15,6 +15,7 @@
 #include "job/failure_report.hpp"
 #include "train/console.hpp"
 #include "train/outlook.hpp"
+#include "train/provenance.hpp"
 #include "train/start_lines.hpp"
 
 namespace train {
@@ -58,7 +59,7 @@ Trainer::Trainer(comm::Session& session, const Recipe& recipe, config::Deck& dec
   const bool gpus = job_.device().kind == device::Kind::cuda;
   attempt_.state.progress.device_times.use(gpus ? device::gpu_name() : "cpu",
                                            devices_of(job_) / attempt_.pace.cores);
-  attempt_.state.progress.add(&Progress::Times::setup, before_s, attempt_.pace.cores);
+  attempt_.pace.add(attempt_.state.progress, &Progress::Times::setup, before_s);
   stops_ =
       std::make_unique<job::Stops>(attempt_.world(), recipe.limits, recipe.run.dir, start.begin_s);
   auto poll = [this] { stop_while_starting(); };
@@ -90,8 +91,16 @@ base::Exit Trainer::run() {
   }
 }
 
-void Trainer::tell_ending(base::Exit code, const std::string& reason) const {
+void Trainer::tell_ending(base::Exit code, const std::string& reason) {
   attempt_.observers.tell(&Observer::ended, Observer::Ending{code, reason});
+  attempt_.charge(&Progress::Times::setup);
+  // The next start writes the end of a failure, whose first cause is in the report.
+  const bool good =
+      code == base::Exit::finished || code == base::Exit::requeue || code == base::Exit::stopped;
+  job::AttemptLog* log = attempt_.directory ? attempt_.directory->attempts() : nullptr;
+  if (log && good)
+    log->ends(code == base::Exit::finished ? "finished" : "stopped", int(code), reason,
+              attempt_.state.step, attempt_.pace.spent());
 }
 
 base::Exit Trainer::go() {
@@ -298,6 +307,7 @@ void Trainer::start() {
                                           recipe.precision.compute, recipe.profile, 0.15);
   attempt_.pace.peak_flops = peak.flops;
   print_start(attempt_, time_exchanges(job_.mesh()), peak);
+  keep_provenance(attempt_);
 
   attempt_.enter("restore");
   feed_.open_bad_samples();
@@ -343,6 +353,7 @@ base::Exit Trainer::leave() {
   }
   log::line("stopped  step={} of {}: {}; {}", attempt_.state.step, attempt_.total, stops_->text(),
             way_out);
+  log_.print_goodput();
   log::line("done     exit={}", int(code));
   return code;
 }

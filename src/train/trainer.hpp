@@ -38,7 +38,7 @@ class Trainer {
 
  private:
   base::Exit go();
-  void tell_ending(base::Exit code, const std::string& reason) const;
+  void tell_ending(base::Exit code, const std::string& reason);
   void start();
   void loop();
   // Processes the reports of the submitted steps, except the last `ahead`. Returns false if the run

@@ -14,6 +14,8 @@ import harness
 import place
 from live_harness import LONG, LiveTest
 
+attempts = harness.loaded("attempts.py")
+
 
 class Report(LiveTest):
     def report(self):
@@ -96,6 +98,13 @@ preprocess = '''{ops}'''
                              capture_output=True, text=True, timeout=harness.GUARD, cwd=self.folder)
         self.assertEqual(job.returncode, 3, job.stdout + job.stderr)
         self.assertIn("out of memory", job.stdout + job.stderr)
+        with open(self.dir + "/report.txt") as f:
+            lines = f.read().splitlines()
+        self.assertIn("out of memory", lines[0])
+        # Below it: who, for what, the process and its limit, the node.
+        self.assertRegex(lines[1], r"^memory   ran out at rank 1 of 2, phase open_data, step 0, in thread \S.*: ")
+        self.assertRegex("\n".join(lines[2:]), r"memory   of the process, MiB: resident [\d.]+ .* of 488.3 that ulimit -v allows")
+        self.assertRegex("\n".join(lines[2:]), r"memory   of the node, MiB: \d+ of \d+ are left")
 
     # ---------------------------------------------------------------- time and cost
 
@@ -149,10 +158,12 @@ preprocess = '''{ops}'''
         self.assertGreater(rows[-1]["step"], saved)
         end = rows[-1]["step"] + 5
         lost = rows[-1]["uptime_s"] - self.seconds(saved)[1]
+        killed_s = attempts.starts_of(self.dir)[-1].seconds()
+        self.assertGreater(killed_s, rows[-1]["uptime_s"])  # its ranks went on for a while
         self.expect(0, "redone after restart", args=[self.deck(), "--set", f"train.total_steps={end}"], ranks=2)
         times, uptime = self.seconds(end)
-        self.assertAlmostEqual(times["redone_s"], lost, delta=0.01)
-        self.assert_sum(times, rows[-1]["uptime_s"] + uptime)
+        self.assertAlmostEqual(times["redone_s"], killed_s - rows[-1]["uptime_s"] + lost, delta=0.05)
+        self.assert_sum(times, killed_s + uptime)
 
         def rewound():
             self.expect(0, "went back to step 2", args=self.poisoned("rewind"), ranks=2)

@@ -18,7 +18,9 @@ NO_CURVES = {"step", "attempt", "skipped", "epoch", "examples_seen", "progress",
              "comm_ms", "mfu", "hfu", "slow_rank", "slow_phase", "slow_chronic"}
 STEP_PARTS = (("ms", "whole step"), ("compute_ms", "computing"), ("data_ms", "waiting for data"), ("comm_ms", "communication"))
 TITLES = {"l2_params": "norm of the parameters", "l2_updates": "norm of the updates", "clip": "factor of clipping",
-          "host_mib": "memory of rank 0", "host_available_mib": "memory that its node has left",
+          "host_mib": "memory of rank 0, its peak", "host_anon_mib": "memory of rank 0, without files",
+          "host_file_mib": "mapped files of rank 0", "host_shared_mib": "memory that rank 0 shares",
+          "host_available_mib": "memory that its node has left",
           "skipped_updates": "steps without an update", "bad_samples": "bad samples",
           "data_mean_ms": "wait for data, mean of the ranks", "data_max_ms": "wait for data, slowest rank",
           "slow_ms": "cost of a slow rank",
@@ -58,7 +60,7 @@ def panels_of(runs):
             use.add(run, column, run.train, column)
     more += [parts, use]
     for column in sorted({name for run in read for name in run.train}):
-        if column in NO_CURVES or column.startswith(("schedule", "epoch[", "examples_seen[", "core_hours[")):
+        if column in NO_CURVES or column.startswith(("schedule", "epoch[", "examples_seen[", "core_hours[", "memory_mib[")):
             continue
         if column in ONLY_IF_ANY and not any(np.any(np.nan_to_num(run.train.get(column, 0))) for run in read):
             continue
@@ -237,3 +239,16 @@ def time_bar(parts):
         x += width
     return (f'<svg class="bar" viewBox="0 0 1000 30" preserveAspectRatio="none" role="img" aria-label="time of the job">'
             f'{"".join(pieces)}</svg><ul class="legend wide">{"".join(rows)}</ul>')
+
+
+def small_bar(parts, whole, label):
+    """Returns a bar of [(part, seconds)] without a legend, whose length is its share of `whole` seconds."""
+    x, pieces = 0.0, []
+    for index, (name, seconds) in enumerate(parts):
+        width = 1000 * seconds / max(whole, 1e-9)
+        if width > 0:
+            pieces.append(f'<rect class="f{index % COLOURS}" x="{x:.2f}" y="0" width="{width:.2f}" height="14">'
+                          f'<title>{html.escape(name)}: {duration(seconds)}</title></rect>')
+        x += width
+    return (f'<svg class="bar small" viewBox="0 0 1000 14" preserveAspectRatio="none" role="img" aria-label="{html.escape(label)}">'
+            f'{"".join(pieces)}</svg>')

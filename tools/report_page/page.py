@@ -13,7 +13,7 @@ import run_dir
 import slow_ranks
 from console import duration, short
 from measures import best_end, main_of
-from report_page import captions, charts, confusions, deck
+from report_page import captions, charts, confusions, deck, goodput
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 MOST_RANKS = 256        # ranks of a mesh that is drawn
@@ -345,6 +345,7 @@ def page(runs, until=None, every_s=0):
         ("captions", "Captions", per_run(names, [captions.captions(run, until) for run in runs])),
         ("confusions", "Confusions", per_run(names, [confusions.confusions(run, until) for run in runs])),
         ("time", "Time of the job", times(runs, names)),
+        ("goodput", "Goodput", per_run(names, [goodput.goodput(run, table) for run in runs])),
         ("throughput", "Throughput", throughput(runs, names)),
         ("mesh", "Mesh", mesh(runs, names)),
         ("slow", "Slow ranks", slow(runs, names)),
@@ -352,6 +353,7 @@ def page(runs, until=None, every_s=0):
         ("warnings", "Warnings", warnings(runs, names)),
         ("deck", "Deck", decks(runs, names)),
         ("environment", "Environment", environment(runs, names)),
+        ("provenance", "What the starts ran with", per_run(names, [goodput.provenance(run, table) for run in runs])),
         ("files", "Checkpoints", files(runs, names)),
     ]
     links = "".join(f'<a href="#{anchor}">{title}</a>' for anchor, title, body in sections if body)

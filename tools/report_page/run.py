@@ -8,6 +8,7 @@ import re
 import h5py
 import numpy as np
 
+import attempts
 import curves
 import run_dir
 import slow_ranks
@@ -140,6 +141,7 @@ class ReportRun:
         except Failure:     # a run that failed before its first row still has a log and a report
             self.metrics = curves.Run(folder)
         self.attempts = attempts_of(folder)
+        self.log = attempts.starts_of(folder)
         self.state = run_dir.state_of(folder)
         self.deck = run_dir.deck_of(folder)[0]
         self.units = units_of(folder)
