@@ -41,7 +41,7 @@ namespace {
 int ask_signal() { return SIGRTMIN + 5; }
 
 constexpr size_t kTicksOfRan = 5;
-// After a kill rank 0's last sign of life tells how long the attempt lasted, so it comes more often.
+// After a kill rank 0's last sign of life tells how long it lasted, so that comes more often.
 constexpr double kAlive_s = 0.02, kTick_s = 0.5, kLook_s = 2;
 // More time between two ticks counts as this, because the process was suspended meanwhile.
 constexpr double kMostPerTick_s = 1;

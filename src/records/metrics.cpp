@@ -78,8 +78,26 @@ void warn_of_no_rows(const std::string& path, const std::vector<MetricHistory::N
 
 // ---------------------------------------------------------------- the table of metrics
 
-const std::vector<MetricInfo>& train_metrics() {
-  static const std::vector<MetricInfo> list = {
+namespace {
+
+std::vector<MetricInfo> memory_metrics() {
+  return {
+      {"host_mib", "MiB", "peak resident memory of rank 0's process"},
+      {"host_anon_mib", "MiB",
+       "resident memory of rank 0's process without a file: heap, buffers, half a second ago at "
+       "the most"},
+      {"host_file_mib", "MiB",
+       "resident pages of files that rank 0 maps, which the system can drop and read again"},
+      {"host_shared_mib", "MiB", "resident memory that rank 0 shares with other processes"},
+      {"memory_mib", "MiB", "[C]: buffers of category C of rank 0, at log.memory_steps"},
+      {"host_available_mib", "MiB", "memory of rank 0's node that programs can still take"},
+      {"device_mib", "MiB", "memory in use on rank 0's GPU, by all programs"},
+      {"device_peak_mib", "MiB", "peak of rank 0's buffers on its GPU, all kinds added up"},
+  };
+}
+
+std::vector<MetricInfo> step_metrics() {
+  return {
       {"loss", "1",
        "the quantity that training minimises, for this step's batch before the update"},
       {"l2_grads", "1",
@@ -139,15 +157,6 @@ const std::vector<MetricInfo>& train_metrics() {
        "job time times compute threads of all ranks, all attempts; [D]: job time on devices of "
        "kind "
        "D times their number: compute threads (CPUs) or GPUs"},
-      {"host_mib", "MiB", "peak resident memory of rank 0's process"},
-      {"host_anon_mib", "MiB", "resident memory of rank 0's process without a file: heap, buffers"},
-      {"host_file_mib", "MiB",
-       "resident pages of files that rank 0 maps, which the system can drop and read again"},
-      {"host_shared_mib", "MiB", "resident memory that rank 0 shares with other processes"},
-      {"memory_mib", "MiB", "[C]: buffers of category C of rank 0, at log.memory_steps"},
-      {"host_available_mib", "MiB", "memory of rank 0's node that programs can still take"},
-      {"device_mib", "MiB", "memory in use on rank 0's GPU, by all programs"},
-      {"device_peak_mib", "MiB", "peak of rank 0's buffers on its GPU, all kinds added up"},
       {"skipped", "1",
        "1: something was not finite, so there was no update (guard.nonfinite = skip, or fp16's "
        "loss scale), or the gradient was too large (optimizer.drop_norm)"},
@@ -163,6 +172,16 @@ const std::vector<MetricInfo>& train_metrics() {
       {"first_step_s", "s", "wall time of this attempt's first step, in its first row"},
       {"uptime_s", "s", "since this attempt began"},
   };
+}
+
+}  // namespace
+
+const std::vector<MetricInfo>& train_metrics() {
+  static const std::vector<MetricInfo> list = [] {
+    std::vector<MetricInfo> all = step_metrics();
+    for (MetricInfo& info : memory_metrics()) all.push_back(std::move(info));
+    return all;
+  }();
   return list;
 }
 

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "base/log_components.hpp"
-#include "base/process_memory.hpp"
 #include "base/span.hpp"
 #include "base/text.hpp"
 #include "checkpoint/catalogue.hpp"
@@ -176,11 +175,17 @@ void RunLog::add_machine(records::Metrics::Row& row, double seconds) {
                          {"examples_s_core", examples_s / devices},
                          {"core_hours", progress.core_hours()},
                          {"host_mib", host_mib()}});
-  const base::ProcessMemory memory = base::process_memory();
-  row.insert(row.end(), {{"host_anon_mib", double(memory.anonymous) / 0x1p20},
-                         {"host_file_mib", double(memory.file) / 0x1p20},
-                         {"host_shared_mib", double(memory.shared) / 0x1p20}});
-  if (attempt_.recipe.log.wants_memory(attempt_.settled))
+  const bool wants_memory = attempt_.recipe.log.wants_memory(attempt_.settled);
+  constexpr double kMemory_s =
+      0.5;  // reading takes some 0.1 ms, which is much for the smallest steps
+  if (wants_memory || base::now_s() - memory_read_s_ > kMemory_s) {
+    memory_ = base::process_memory();
+    memory_read_s_ = base::now_s();
+  }
+  row.insert(row.end(), {{"host_anon_mib", double(memory_.anonymous) / 0x1p20},
+                         {"host_file_mib", double(memory_.file) / 0x1p20},
+                         {"host_shared_mib", double(memory_.shared) / 0x1p20}});
+  if (wants_memory)
     for (const auto& [category, entry] : attempt_.engine().ledger().entries())
       row.emplace_back(fmt::format("memory_mib[{}]", category), double(entry.now) / 0x1p20);
   for (const auto& [kind, device_s] : progress.device_times.seconds())

@@ -5,6 +5,7 @@
 #include <limits>
 #include <optional>
 
+#include "base/process_memory.hpp"
 #include "train/attempt.hpp"
 #include "train/console_window.hpp"
 #include "train/feed.hpp"
@@ -58,6 +59,8 @@ class RunLog {
   const Feed& feed_;
   SlowRanks& slow_ranks_;
   ConsoleWindow window_;
+  base::ProcessMemory memory_;  // as it was lately
+  double memory_read_s_ = 0;
   std::optional<double> first_step_s_;  // until a row has it
   bool any_step_ = false, utilisation_explained_ = false;
   double last_loss_ = std::numeric_limits<double>::quiet_NaN();
