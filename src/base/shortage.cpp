@@ -71,6 +71,11 @@ void note_shortage(int64_t bytes, const char* purpose) noexcept {
 
 const char* shortage_text() noexcept { return g_written ? g_text : ""; }
 
+void forget_shortage() {
+  g_begun = g_written = false;
+  std::fill(g_text, g_text + kTextBytes, '\0');
+}
+
 void add_shortage_source(size_t (*describe)(char* buffer, size_t size)) {
   if (g_source_count < kMostSources) g_sources[g_source_count++] = describe;
 }

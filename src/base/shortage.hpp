@@ -14,6 +14,9 @@ void note_shortage(int64_t bytes, const char* purpose) noexcept;
 // Returns lines that begin with "memory   "; "" if memory never ran out.
 const char* shortage_text() noexcept;
 
+// Forgets a shortage. Only tests call it.
+void forget_shortage();
+
 // Adds a function that writes lines about memory into a buffer and returns their length. Call it
 // before other threads start.
 void add_shortage_source(size_t (*describe)(char* buffer, size_t size));

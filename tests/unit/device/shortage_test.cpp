@@ -50,6 +50,7 @@ std::string shortage_of(const Work& work) {
   EXPECT_EQ(::pipe(ends), 0);
   const pid_t child = ::fork();
   if (child == 0) {
+    base::forget_shortage();  // other tests of this program have made one
     base::add_shortage_source(describe_live_buffers);
     base::note_failing_new();
     long pages = 0;

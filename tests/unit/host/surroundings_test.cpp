@@ -18,7 +18,7 @@ TEST(Surroundings, KeepTheVariablesThatMatterAndNoSecret) {
                           {"env.SLURM_JWT", "(not shown)"},
                           {"env.TRAINER_API_KEY", "(not shown)"},
                           {"env.UCX_TLS", "rc=x"},
-                          {"env.NCCL_DEBUG", "a\\x0Ab"}}));
+                          {"env.NCCL_DEBUG", "a\\x0ab"}}));
 }
 
 TEST(Surroundings, HaveLimitsLibrariesAndTheMachine) {
