@@ -80,7 +80,7 @@ class Goodput(LiveTest):
                                    stderr=output, cwd=self.folder)
         first = self.rank0_of(job)
         begin = begin_of(first)
-        self.wait(f"the phase {phase}", lambda: self.phase_of(first).startswith(phase) or job.poll() is not None, pause=0.005)
+        self.wait(f"the phase {phase}", lambda: self.phase_of(first).startswith(phase) or job.poll() is not None, pause=0.001)
         self.assertIsNone(job.poll(), f"the job ended before {phase}")
         time.sleep(pause_s)
         victims = [p for p in processes.children(job.pid, "deck.toml") if all_of or p != first]
@@ -95,7 +95,9 @@ class Goodput(LiveTest):
     @unittest.skipIf(place.no_processes(), place.no_processes())
     def test_ten_kills_add_up(self):
         self.text = self.good + SLOW_EVALUATION
-        args = [*LONG, "--set", "checkpoint.every_steps=10", "--set", "eval.val.every_steps=15", "--set", "eval.val.data=many"]
+        # Saves that training waits for last long enough to be met.
+        args = [*LONG, *harness.sets("checkpoint.async=false", "checkpoint.every_steps=10", "eval.val.every_steps=15",
+                                     "eval.val.data=many")]
         draw = random.Random(7)
         measured = []
         # Phases of the lock: "start" and "restore" come before the first step, and "" before the run directory is taken.

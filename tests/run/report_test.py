@@ -93,6 +93,7 @@ path = "{self.folder}/images"
 captions = "{self.folder}/big.tsv"
 preprocess = '''{ops}'''
 """)
+        self.expect(0, args=[deck, "--set", "train.total_steps=1"], ranks=2)  # makes the directory of the report
         one = [harness.TRAINER, deck, "--set", "eval.val.data=big"]
         job = subprocess.run(["mpirun", "-np", "1", *one, ":", "-np", "1", "sh", "-c", f"ulimit -v 500000; exec {' '.join(one)}"],
                              capture_output=True, text=True, timeout=harness.GUARD, cwd=self.folder)
