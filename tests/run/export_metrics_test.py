@@ -82,7 +82,7 @@ class ExportMetrics(harness.RunTest):
             f.write('{"kind":"train","step":1,"loss":2.5}\n')
         self.assertIn("no rows of 'val'; it has train", self.export("run", "--csv", "--group", "val", code=2))
         # pyarrow is not one of the packages that the tools need.
-        self.assertRegex(self.export("run", "--parquet", code=2), r"needs the PyPI package pyarrow(.*\n)+.*/pip install pyarrow")
+        self.assertRegex(self.export("run", "--parquet", code=2), r"needs the PyPI package pyarrow(.*\n)+.*/pip install pyarrow h5py")
         self.assertEqual(os.listdir(self.dir), ["metrics.jsonl"])
 
     @unittest.skipUnless(WITH_PYARROW, "no PYARROW_PYTHON names a Python with pyarrow")

@@ -185,19 +185,18 @@ class Runs(browser_harness.BrowserTest):
         self.train("real")
         real = f"{self.folder}/sweep/real"
         deck, row = self.read("sweep/real/deck.resolved.toml"), self.of("real")[-1]
+        train = [json.dumps({**row, "step": step, "loss": 10 - step / rows}, separators=(",", ":")) for step in range(1, rows)]
         for i in range(count):
             folder = f"{self.folder}/many/{i}"
             os.makedirs(f"{folder}/logs")
             shutil.copy(f"{real}/logs/rank00000.log", f"{folder}/logs/rank00000.log")
             with open(f"{folder}/deck.resolved.toml", "w", encoding="utf-8") as f:
                 f.write(re.sub(r"(?m)^(seed +=) 0", rf"\1 {i}", deck, count=1))
-            lines = ['{"kind":"start","step":0,"attempt":1.0,"time":1.0}']
-            for step in range(1, rows + 1):
-                lines.append(json.dumps({**row, "step": step, "loss": 10 - i / 100 - step / rows}, separators=(",", ":")))
-                if step % (rows // 20) == 0:
-                    lines.append(f'{{"kind":"eval","eval":"val","step":{step},"perplexity_per_token":{5 + i - step / rows}}}')
+            evals = [f'{{"kind":"eval","eval":"val","step":{step},"perplexity_per_token":{5 + i - step / rows}}}'
+                     for step in range(rows // 20, rows + 1, rows // 20)]
+            last = json.dumps({**row, "step": rows, "loss": 9 - i / 100})
             with open(f"{folder}/metrics.jsonl", "w", encoding="utf-8") as f:
-                f.write("\n".join(lines) + "\n")
+                f.write("\n".join(['{"kind":"start","step":0,"attempt":1.0,"time":1.0}', *train, last, *evals]) + "\n")
 
     def test_two_hundred_runs(self):
         """The goal is 3 s on two cores. Other tests run beside this one, so that it counts the cores' time."""
