@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads metrics.jsonl: all of it, what a running job adds, or parts of a long file. Nothing else reads it. Not a tool itself.
 
-A row is a JSON object a line, with `kind`: start, train or eval. Numbers that JSON lacks are texts: "nan", "inf", "-inf".
+A row is a JSON object a line, with `kind`: start, train, eval, histogram or rms. Numbers that JSON lacks are texts: "nan",
+"inf", "-inf".
 """
 import json
 import math

@@ -75,6 +75,7 @@ class BlockStack {
       pass[i].x = x;
       View y = outputs.make(count(layers_[i]));
       run(layers_[i], pass[i], y, ctx.keep && recompute_ != Recompute::block);
+      if (ctx.watch) ctx.watch->block_done(blocks_[i], y);
       x = y;
     }
     return x;

@@ -415,6 +415,7 @@ View ResnetTrunk::forward(nn::Context& ctx, std::span<const ImageGroup> groups, 
     for (int64_t g = 0; g < count; ++g) {
       LayerKept& kept = p.layers[i].groups[size_t(g)];
       forward_layer(ctx, layer, kept, save, {g, count});
+      if (ctx.watch) ctx.watch->block_done(layer.block, kept.y);
       if (layer.ends_stage)
         read(p, stage_tap(layer), output_size(layer, kept.size), g,
              layer.units.back().convolution.out, kept.y);

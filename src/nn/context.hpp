@@ -31,6 +31,14 @@ struct Teacher {
   shard::StateStore* states = nullptr;
 };
 
+// Who reads the outputs of blocks while a pass runs.
+class BlockWatch {
+ public:
+  virtual ~BlockWatch() = default;
+  // `block`: its number in the model. `output` is in the queue's memory.
+  virtual void block_done(int block, const View& output) = 0;
+};
+
 // The arguments that all layers share in one pass over one micro-batch. There are many members so
 // that each layer takes one argument instead, and a new one changes no layer's signature.
 struct Context {
@@ -57,6 +65,7 @@ struct Context {
   int64_t step = 1, total_steps = 0;  // training: number of the step; of the run, 0 = not known
   int64_t pass = 0, passes = 1;       // training: number of this pass, of those of a step
   bool last = true;                   // training: no further pass of the step changes states
+  BlockWatch* watch = nullptr;        // training: reads the outputs of the student's blocks
 
   // The type of activations that only feed products (precision.compute). The residual stream,
   // statistics and sums are f32.

@@ -43,7 +43,69 @@ std::string levels_problem(const std::map<std::string, std::string>& levels) {
       if (!problem.empty()) return problem;
   return "";
 }
+
+std::vector<std::string> looked_names() {
+  std::vector<std::string> names;
+  for (const auto& [name, looked] : kLookedNames) names.emplace_back(name);
+  return names;
+}
+
+bool matches_any(const std::string& expression, const std::vector<std::string>& paths) {
+  const base::Pattern match(expression);
+  return std::any_of(paths.begin(), paths.end(),
+                     [&](const std::string& path) { return match.matches(path); });
+}
+
+std::string no_match(const std::string& expression, const char* what,
+                     const std::vector<std::string>& paths) {
+  return fmt::format("\"{}\" matches no {}; paths look like {}", expression, what,
+                     paths.empty() ? "" : paths[paths.size() / 2]);
+}
+
+void check_rules(config::Deck& deck, const char* name, const std::vector<LookRule>& rules,
+                 const std::vector<std::string>& parameters,
+                 const std::vector<std::string>& blocks) {
+  for (size_t i = 0; i < rules.size(); ++i) {
+    if (!base::pattern_problem(rules[i].match).empty()) continue;
+    const std::vector<std::string>& of = rules[i].of;
+    const auto of_blocks = std::count(of.begin(), of.end(), "activations");
+    const std::string key = fmt::format("log.{}.{}.match", name, i);
+    if (of_blocks < std::ssize(of) && !matches_any(rules[i].match, parameters))
+      deck.error(key, no_match(rules[i].match, "parameter", parameters));
+    else if (of_blocks > 0 && !matches_any(rules[i].match, blocks))
+      deck.error(key, no_match(rules[i].match, "block, which activations have", blocks));
+  }
+}
 }  // namespace
+
+void LookRule::bind(config::Table& t) {
+  using config::OnResume;
+  t.key("match", match,
+        "regular expression that must match the whole path of a parameter or, of activations, of a "
+        "block")
+      .on_resume(OnResume::may_change);
+  t.key("of", of,
+        "\"weights\" after the update; \"gradients\", summed over the batch, before clipping; "
+        "\"updates\": how weights change; \"activations\": outputs of blocks")
+      .one_of(looked_names())
+      .on_resume(OnResume::may_change);
+  t.key("every_steps", every_steps, "besides the first and the last step of the run")
+      .min(1)
+      .unit("steps")
+      .on_resume(OnResume::may_change);
+  if (const std::string problem = base::pattern_problem(match); !problem.empty())
+    t.error("match", problem);
+  if (of.empty()) t.error("of", "names nothing");
+}
+
+void LogOptions::check_paths(config::Deck& deck, const std::vector<std::string>& parameters,
+                             const std::vector<std::string>& blocks) const {
+  for (const std::string& group : groups)
+    if (!matches_any(group, parameters))
+      deck.error("log.groups", no_match(group, "parameter", parameters));
+  check_rules(deck, "histograms", histograms, parameters, blocks);
+  check_rules(deck, "rms", rms, parameters, blocks);
+}
 
 void LogOptions::set_levels() const {
   base::log::set_level({}, level);
@@ -114,6 +176,14 @@ void LogOptions::bind(config::Table& t) {
   t.key("samples", samples,
         "write step, position and key of every example trained on to logs/samples, a file per rank")
       .on_resume(OnResume::may_change);
+  t.key("tensorboard", tensorboard,
+        "also write rows, histograms, captions with images and the deck to RUN/tensorboard, as "
+        "TensorBoard reads them")
+      .on_resume(OnResume::may_change);
+  t.list("histograms", histograms,
+         "count how large the values of tensors are, for metrics.h5 and the report page. A step "
+         "that is looked at takes longer; its bits are the same");
+  t.list("rms", rms, "root mean squares of tensors, in the same way");
 }
 
 }  // namespace records

@@ -9,6 +9,7 @@
 
 #include "base/log.hpp"
 #include "io/h5.hpp"
+#include "records/tensor_rows.hpp"
 
 namespace records {
 namespace {
@@ -73,6 +74,10 @@ MetricGroups read_h5(const std::string& path) {
     if (group.empty()) continue;
     if (name == "step") {
       groups[group].steps = file.read<int64_t>(dataset);
+      continue;
+    }
+    if (is_of_buckets(group, name)) {
+      if (name == "counts") read_buckets(file, group, groups[group]);
       continue;
     }
     auto attribute = file.attribute(dataset, "name");
@@ -189,7 +194,8 @@ std::string only_in_h5(const MetricHistory& history) {
   std::map<std::string, Span> groups;
   for (const Entry& e : history.entries) {
     if (!e.only_h5 || e.left) continue;
-    Span& s = groups[e.row.group];
+    const std::string& group = e.row.group;
+    Span& s = groups[is_histogram(group) ? "/histograms" : is_rms(group) ? "/rms" : group];
     s.first = s.rows ? std::min(s.first, e.row.step) : e.row.step;
     s.last = s.rows ? std::max(s.last, e.row.step) : e.row.step;
     ++s.rows;

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.hpp"
+#include "records/tensor_rows.hpp"
 
 namespace records {
 namespace {
@@ -41,7 +42,21 @@ std::string group_of(const Json& row) {
   };
   std::string kind = text("kind");
   if (kind == "eval") return eval_rows(text("eval"));
+  const std::string of = text("of"), tensor = text("tensor");
+  if (kind == "histogram" && !of.empty() && !tensor.empty()) return histogram_rows(of, tensor);
+  if (kind == "rms" && !of.empty()) return rms_rows(of);
   return kind == "train" || kind == "start" ? "/" + kind : "";
+}
+
+// Returns what a line says of its row's group.
+Json head_of(const std::string& group) {
+  if (group.starts_with(kEvalPrefix))
+    return {{"kind", "eval"}, {"eval", group.substr(kEvalPrefix.size())}};
+  if (is_rms(group)) return {{"kind", "rms"}, {"of", tensor_name(group)}};
+  if (!is_histogram(group)) return {{"kind", group.substr(1)}};
+  const std::string name = tensor_name(group);
+  const size_t slash = name.find('/');
+  return {{"kind", "histogram"}, {"of", name.substr(0, slash)}, {"tensor", name.substr(slash + 1)}};
 }
 
 }  // namespace
@@ -49,11 +64,8 @@ std::string group_of(const Json& row) {
 std::string eval_rows(const std::string& evaluator) { return std::string(kEvalPrefix) + evaluator; }
 
 std::string line_of(const MetricRow& row) {
-  Json line;
-  if (row.group.starts_with(kEvalPrefix))
-    line = {{"kind", "eval"}, {"eval", row.group.substr(kEvalPrefix.size())}, {"step", row.step}};
-  else
-    line = {{"kind", row.group.substr(1)}, {"step", row.step}};
+  Json line = head_of(row.group);
+  line["step"] = row.step;
   for (const auto& [name, value] : row.values) {
     CHECK(!line.contains(name), "metric {} appears twice in a row", name);
     line[name] = number(value);

@@ -11,6 +11,7 @@
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "io/h5.hpp"
+#include "records/tensor_rows.hpp"
 
 namespace records {
 namespace {
@@ -334,6 +335,10 @@ void Metrics::eval_row(const std::string& evaluator, int64_t step, const Row& va
   add(eval_rows(evaluator), step, values);
 }
 
+void Metrics::tensor_row(const std::string& group, int64_t step, const Row& values) {
+  if (writes_) add(group, step, values);
+}
+
 void Metrics::set_text(const std::string& name, const std::string& text) {
   h5_.texts[name] = text;
   h5_.stale = true;
@@ -424,6 +429,10 @@ void Metrics::write_h5() {
   file.set_attribute("/", "attempts", attempt_);
   for (const auto& [name, text] : h5_.texts) file.set_attribute("/", name, text);
   for (const auto& [group, series] : groups_) {
+    if (is_histogram(group)) {
+      write_histogram(file, group, series);
+      continue;
+    }
     int64_t rows = int64_t(series.steps.size());
     // This chunk keeps files of small runs small and gives long runs few chunks.
     int64_t chunk = std::clamp<int64_t>(int64_t(std::bit_ceil(uint64_t(rows))), 64, 16384);

@@ -8,6 +8,7 @@
 //                             One start row per attempt holds the step that it began from. Numbers
 //                             that are not finite are the strings "nan", "inf", "-inf". A metric
 //                             that was not measured is absent.
+//                             Rows about tensors: tensor_rows.hpp
 //   metrics.abandoned.jsonl   rows after the step from which a later attempt continued, with their
 //                             attempt, and lines that are no rows. A whole file that is in the way
 //                             becomes metrics.abandoned.other.jsonl or .h5
@@ -68,6 +69,8 @@ class Metrics {
   // The names must be declared by the model or in train_metrics().
   void train_row(int64_t step, const Row& values);
   void eval_row(const std::string& evaluator, int64_t step, const Row& values);
+  // A row about tensors (tensor_rows.hpp).
+  void tensor_row(const std::string& group, int64_t step, const Row& values);
   // Tells of every such row from now on, on the rank that writes.
   using Listener = std::function<void(const std::string& group, int64_t step, const Row& values)>;
   void tell_rows(Listener listener) { listener_ = std::move(listener); }

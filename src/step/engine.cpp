@@ -229,6 +229,7 @@ void Engine::plan_forward(nn::Context ctx, const shard::Fabric& fabric, size_t n
 }
 
 nn::Context Engine::context(const Workplace& at, int64_t step, int64_t m, int64_t shape_set) {
+  const bool real = &at.queue == &queue_;
   return {.queue = at.queue,
           .arena = at.arena,
           .weights = at.weights,
@@ -240,7 +241,7 @@ nn::Context Engine::context(const Workplace& at, int64_t step, int64_t m, int64_
           .dropout = base::Stream(uint64_t(options_.seed), "dropout").sub(uint64_t(step)),
           .loss_scale = update_.optimizer->loss_scale(),
           .shape_set = shape_set,
-          .graphs = &at.queue == &queue_ ? graphs_.get() : nullptr,
+          .graphs = real && !probe_ ? graphs_.get() : nullptr,
           // Tells apart the place of the inputs, and whether gradients are overwritten or added to.
           .graph_kind = passes_.inputs->set() * 2 + (m > 0),
           .group = &at.group,
@@ -249,7 +250,8 @@ nn::Context Engine::context(const Workplace& at, int64_t step, int64_t m, int64_
           .step = step,
           .total_steps = options_.total_steps,
           .pass = m,
-          .passes = geometry_.accumulation};
+          .passes = geometry_.accumulation,
+          .watch = real ? probe_ : nullptr};
 }
 
 template <class WithInputs>
@@ -269,6 +271,7 @@ void Engine::run_phases(const Workplace& at, int64_t step, int64_t passes, int64
       nn::Context ctx = context_of(m);
       ctx.gradients = nullptr;
       ctx.keep = false;
+      ctx.watch = nullptr;  // the second phase computes the same outputs again
       coupled->embed(ctx, inputs());
     });
   if (two_phases) coupled->form_loss(whole);
@@ -324,7 +327,7 @@ void Engine::run_passes(int64_t step, const Fill& fill, int64_t passes) {
   CHECK(passes == geometry_.accumulation || queue_.kind() == Kind::plan, "a step of {} passes",
         passes);
   base::Span whole("step", step, base::SpanKind::step);
-  device::NoWaits no_waits("step", options_.forbid_waits && ++tally_.submitted > 2);
+  device::NoWaits no_waits("step", options_.forbid_waits && ++tally_.submitted > 2 && !probe_);
   const device::Transfers transfers_before = device::transfers();
   const int64_t flops_before = host::hardware_flops(queue_);
   const kernels::PathCounts paths_before = kernels::path_counts(queue_);
@@ -368,9 +371,11 @@ void Engine::run_passes(int64_t step, const Fill& fill, int64_t passes) {
                      : device::View{};
   }
   base::Span span("update");
+  if (probe_) probe_->before_update(update_.owned);
   update_.optimizer->inspect(step, update_.owned, sums_->loss());
   update_.optimizer->apply(step);
   stores_.states->commit(*stores_.weights, update_.optimizer->decision());
+  if (probe_) probe_->after_update(update_.owned);
   if (update_.ema) update_.ema->update(step, update_.optimizer->decision());
   if (stores_.teacher) stores_.teacher->update(step, update_.optimizer->decision());
   stores_.weights->publish(true);

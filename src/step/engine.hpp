@@ -22,6 +22,7 @@
 #include "optim/optimizer.hpp"
 #include "step/geometry.hpp"
 #include "step/pass_inputs.hpp"
+#include "step/probe.hpp"
 #include "step/step_report.hpp"
 #include "step/step_sums.hpp"
 #include "step/typed_weights.hpp"
@@ -120,6 +121,9 @@ class Engine {
     run_passes(step, fill, geometry_.accumulation);
     return report(step);
   }
+  // Lets a probe look into the steps from the next one on, until null is given. On a GPU they wait
+  // for it, and no graph repeats their passes.
+  void set_probe(Probe* probe) { probe_ = probe; }
   // True if submitting a step before asking for the report of the step before saves time.
   bool runs_ahead() const { return queue_.kind() == device::Kind::cuda; }
   // Plans a step with fewer passes. From the second pass on, each pass adds equal amounts to every
@@ -260,6 +264,7 @@ class Engine {
   std::unique_ptr<StepSums> sums_;
   base::PerStep<StepReport> reports_;
   Tally tally_;
+  Probe* probe_ = nullptr;
 };
 
 }  // namespace step

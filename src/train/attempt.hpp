@@ -48,7 +48,8 @@ struct Attempt {
   double begin_s = 0;      // start of the attempt, or of its part after a rewind
   double step_s = 0;       // training time since the last report
   double init_s = 0;       // spent to build the engine
-  Observers observers;     // empty until the engine is there
+  records::Metrics* metrics = nullptr;  // once RunFiles has opened them
+  Observers observers;                  // empty until the engine is there
 
   step::Engine& engine() const { return job.engine(); }
   comm::Comm& world() const { return *job.mesh().world; }

@@ -6,9 +6,13 @@
 namespace train {
 
 ObserverRow memory_log_row();
+ObserverRow histograms_row();
+ObserverRow tensorboard_row();
 
 // The observers, in the order in which they hear of an event. Each has a file of its name.
-std::vector<ObserverRow> observer_rows() { return {memory_log_row()}; }
+std::vector<ObserverRow> observer_rows() {
+  return {memory_log_row(), histograms_row(), tensorboard_row()};
+}
 
 void Observers::open(const Attempt& attempt) {
   for (const ObserverRow& row : observer_rows())

@@ -274,8 +274,8 @@ void check_sharding(const Recipe& recipe, config::Deck& deck,
 }
 
 // Checks all keys that name parameters by their paths.
-void check_paths(const Recipe& recipe, config::Deck& deck,
-                 const std::vector<shard::Parameter>& parameters) {
+void check_paths(const Recipe& recipe, config::Deck& deck, const models::Model& made) {
+  const std::vector<shard::Parameter> parameters = made.parameters();
   std::vector<std::string> paths;
   for (const shard::Parameter& p : parameters) paths.push_back(p.path);
   for (const auto& [ours, theirs] : recipe.init.map)
@@ -295,11 +295,7 @@ void check_paths(const Recipe& recipe, config::Deck& deck,
        optim::resolve_policies(recipe.optimizer, recipe.schedule, parameters).problems)
     deck.error(p.key, p.text);
   check_sharding(recipe, deck, paths);
-  for (const std::string& group : recipe.log.groups)
-    if (const base::Pattern match(group); std::none_of(
-            paths.begin(), paths.end(), [&](const std::string& p) { return match.matches(p); }))
-      deck.error("log.groups", fmt::format("\"{}\" matches no parameter; paths look like {}", group,
-                                           paths.empty() ? "" : paths[paths.size() / 2]));
+  recipe.log.check_paths(deck, paths, made.blocks());
   for (const std::string& path : paths) {
     try {
       recipe.sharding.strategy_of(path);
@@ -367,7 +363,7 @@ void Recipe::cross_check(config::Deck& deck) const {
   check_metrics(*this, deck, *made);
   check_chosen(*this, deck);
   check_machine(*this, deck, *made);
-  check_paths(*this, deck, made->parameters());
+  check_paths(*this, deck, *made);
 }
 
 // Checks that the model can do what evaluators need.

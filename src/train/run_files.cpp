@@ -24,6 +24,7 @@ void RunFiles::open_metrics(bool after_kill) {
   metrics_ = std::make_unique<records::Metrics>(recipe.run.dir, state.step, state.progress.attempts,
                                                 attempt_.leads(), recipe.log, after_kill,
                                                 std::move(declared), about_attempt());
+  attempt_.metrics = metrics_.get();
   metrics_->tell_rows([this](const std::string& group, int64_t step, const auto& values) {
     attempt_.observers.tell(&Observer::row, group, step, values);
   });

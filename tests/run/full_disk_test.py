@@ -9,6 +9,7 @@ import subprocess
 
 import h5py
 
+import event_files
 import harness
 import place
 from live_harness import LONG, LiveTest
@@ -42,14 +43,15 @@ class FullDisk(LiveTest):
     def test_full_disk_under_metrics_and_log(self):
         filler = self.small_disk(65536)  # rows and logs grow with the steps done while this test waits
         args = ["--dir", self.dir, "--set", "checkpoint.every_steps=0", "--set", "eval.val.every_steps=0", "--set", "log.flush_s=0.1",
-                "--set", "log.samples=true"]
+                "--set", "log.samples=true", "--set", "log.tensorboard=true"]
         job = self.start(*args, *LONG)
         self.until(job, "step=5 ")
         self.fill(filler)
         seen = ""
         for text in ("metrics.jsonl: cannot write: No space left on device; rows are kept in memory",
                      "rank00000.log: cannot write: No space left on device; lines are kept in memory",
-                     "rank00000.tsv: cannot write: No space left on device; rows are kept in memory", "metrics.h5 stays as it was: "):
+                     "rank00000.tsv: cannot write: No space left on device; rows are kept in memory",
+                     "tfevents.0000000001: cannot write: No space left on device; rows are kept in memory", "metrics.h5 stays as it was: "):
             if text not in seen:
                 seen += self.until(job, text)
         # The old files are whole, and the run trains on.
@@ -73,6 +75,7 @@ class FullDisk(LiveTest):
         self.assertLessEqual(set(map(int, re.findall(r"^step=(\d+) loss=", seen, re.M))), set(steps))
         with open(self.dir + "/logs/samples/from0000000000.rank00000.tsv") as f:
             self.assertEqual(sorted({int(line.split("\t")[0]) for line in f}), list(range(1, stopped + 1)))
+        self.assertEqual([step for step, _, _ in event_files.events(self.dir)["train/loss"]], list(range(1, stopped + 1)))
         # A start on a full disk names the file and the remedy, and loses nothing.
         self.fill(filler)
         self.expect(5, "run.dir: ", "/lock: cannot write: No space left on device; make room there", "--dir", ranks=2,

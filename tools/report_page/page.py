@@ -13,7 +13,7 @@ import run_dir
 import slow_ranks
 from console import duration, short
 from measures import best_end, main_of
-from report_page import captions, charts, confusions, deck, goodput
+from report_page import captions, charts, confusions, deck, goodput, tensors
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 MOST_RANKS = 256        # ranks of a mesh that is drawn
@@ -344,6 +344,7 @@ def page(runs, until=None, every_s=0):
         ("evaluators", "Evaluators", evaluators(runs, names)),
         ("captions", "Captions", per_run(names, [captions.captions(run, until) for run in runs])),
         ("confusions", "Confusions", per_run(names, [confusions.confusions(run, until) for run in runs])),
+        ("tensors", "Tensors", per_run(names, [tensors.tensors(run) for run in runs])),
         ("time", "Time of the job", times(runs, names)),
         ("goodput", "Goodput", per_run(names, [goodput.goodput(run, table) for run in runs])),
         ("throughput", "Throughput", throughput(runs, names)),

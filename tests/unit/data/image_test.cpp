@@ -9,6 +9,7 @@
 #include <webp/encode.h>
 
 #include "data/images/decode.hpp"
+#include "data/images/encode.hpp"
 #include "data/images/resize.hpp"
 #include "support.hpp"
 #include "tests/unit/recorded.hpp"
@@ -419,6 +420,17 @@ TEST(Resize, EqualsTheDefinition) {
               << y << " " << x << " " << k;
         }
   }
+}
+
+TEST(Png, that_we_encode_has_the_pixels) {
+  const int64_t height = 5, width = 7;
+  std::vector<uint8_t> pixels(size_t(height * width * 3));
+  for (size_t i = 0; i < pixels.size(); ++i) pixels[i] = uint8_t(i * 37);
+  const Array colour = decode_png(bytes_of(png_of(pixels.data(), height, width, 3)));
+  EXPECT_EQ(colour.shape, (std::vector<int64_t>{height, width, 3}));
+  EXPECT_EQ(std::vector<uint8_t>(colour.u8(), colour.u8() + pixels.size()), pixels);
+  const Array grey = decode_png(bytes_of(png_of(pixels.data(), height, width, 1)));
+  for (int64_t i = 0; i < height * width; ++i) EXPECT_EQ(grey.u8()[3 * i], pixels[size_t(i)]);
 }
 
 }  // namespace
