@@ -103,9 +103,8 @@ TEST(Counts, do_not_depend_on_order_or_threads) {
   }
   EXPECT_NEAR(one.mean(), sum / 1e5, 1e-12 * std::sqrt(squares / 1e5));
   EXPECT_NEAR(one.rms(), std::sqrt(squares / 1e5), 1e-12 * one.rms());
-  for (const ValueCounts* other : {&four, &reversed, &parts}) {
-    EXPECT_EQ(records::histogram_values(*other), records::histogram_values(one));
-  }
+  for (const ValueCounts& other : {four, reversed, parts})
+    EXPECT_EQ(records::histogram_values(other), records::histogram_values(one));
 }
 
 // A histogram is read back from either file, and goes with the rows after a restored step.
