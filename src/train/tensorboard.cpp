@@ -29,7 +29,7 @@ const char* chart_of(const std::string& name) {
 // Markdown that shows a text as it is.
 std::string as_code(const std::string& text) {
   std::string out;
-  for (const std::string& line : base::split(text, '\n')) out += "    " + line + "\n";
+  for (const std::string& line : base::split(base::trim(text), '\n')) out += "    " + line + "\n";
   return out;
 }
 
