@@ -23,8 +23,7 @@ std::string order_text(const TrainOptions& train) {
   return fmt::format("blocks of {}, window {}", train.shuffle_block, train.shuffle_window);
 }
 
-double all_reduce_s(comm::Comm& comm, comm::Comm& world) {
-  std::vector<float> probe(4 << 20);
+double all_reduce_s(comm::Comm& comm, comm::Comm& world, std::vector<float>& probe) {
   world.barrier();
   base::Stopwatch watch;
   comm.all_reduce(device::view(probe.data(), int64_t(probe.size()))).wait();
@@ -33,11 +32,19 @@ double all_reduce_s(comm::Comm& comm, comm::Comm& world) {
 
 }  // namespace
 
-ExchangeTimes time_exchanges(const comm::Mesh& mesh) {
+ExchangeTimes time_exchanges(const comm::Mesh& mesh, bool same_bits) {
+  // New pages cost as much as a sum of them, so all sums use the same ones.
+  std::vector<float> probe(4 << 20);
+  comm::Comm& world = *mesh.world;
   ExchangeTimes times;
-  times.world_s = all_reduce_s(*mesh.world, *mesh.world);
-  times.fsdp_s = all_reduce_s(*mesh.fsdp, *mesh.world);
-  times.replica_s = all_reduce_s(*mesh.replica, *mesh.world);
+  times.world_s = all_reduce_s(world, world, probe);
+  // A group of all ranks adds up as the world does, unless its bits are fixed.
+  auto time_of = [&](comm::Comm& group) {
+    const bool alike = group.size() == world.size() && !same_bits;
+    return alike ? times.world_s : all_reduce_s(group, world, probe);
+  };
+  times.fsdp_s = time_of(*mesh.fsdp);
+  times.replica_s = time_of(*mesh.replica);
   return times;
 }
 

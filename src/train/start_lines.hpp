@@ -11,8 +11,8 @@ namespace train {
 struct ExchangeTimes {
   double world_s = 0, fsdp_s = 0, replica_s = 0;
 };
-// All ranks call.
-ExchangeTimes time_exchanges(const comm::Mesh& mesh);
+// All ranks call. `same_bits`: level "mesh", whose sums over the axes have an order of their own.
+ExchangeTimes time_exchanges(const comm::Mesh& mesh, bool same_bits);
 
 // Prints the lines once the engine is built. All ranks call.
 void print_start(Attempt& attempt, const ExchangeTimes& exchanges, const host::Peak& peak);

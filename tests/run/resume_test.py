@@ -85,6 +85,8 @@ class Resume(harness.RunTest):
                             args=[self.deck(), "--dir", folder, *mesh, "--set", f"sharding.parameters={sharding}",
                                   "--set", f"mesh.replica={replica}"])
                 self.same(self.tensors(12, folder), reference)
+                if ranks // replica > 1 < replica:
+                    self.assertRegex(self.output, r"check +all-reduce 16 MiB: world [1-9].* ms, fsdp [1-9].* ms, replica [1-9].* ms")
         # Three ranks need level "run", whose losses stay close.
         folder = f"{self.folder}/on3"
         shutil.copytree(self.dir, folder)
