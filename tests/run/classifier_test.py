@@ -20,6 +20,7 @@ CLASSES = ["ant", "bee", "cat", "dog"]
 
 DECK = """format = 1
 run    = {{ name = "test", dir = "{dir}", device = "cpu", threads = 1 }}
+profile = {{ peak_tflops = 0.1 }}
 train  = {{ data = "train", total_steps = 12, global_batch = 12, micro_batch = 6 }}
 mesh   = {{ replica = 1, fsdp = -1 }}
 log    = {{ console_every_steps = 1 }}

@@ -50,6 +50,7 @@ classes     = {classes}
 
 CLASSIFIER = """format = 1
 run    = {{ name = "test", dir = "{dir}", device = "cpu", threads = 1 }}
+profile = {{ peak_tflops = 0.1 }}
 train  = {{ data = "train", total_steps = 12, global_batch = 12, micro_batch = 6 }}
 
 [model]

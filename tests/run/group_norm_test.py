@@ -16,6 +16,7 @@ BLOCKS, WIDTH, GROUPS, CLASSES = (2, 2, 2, 2), 8, 4, 5  # of a ResNet-18
 
 DECK = """format = 1
 run    = {{ name = "test", dir = "{dir}", device = "cpu", threads = 1 }}
+profile = {{ peak_tflops = 0.1 }}
 train  = {{ data = "train", total_steps = 4, global_batch = 16, micro_batch = 4 }}
 mesh   = {{ replica = 1, fsdp = -1 }}
 

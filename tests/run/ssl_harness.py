@@ -6,6 +6,7 @@ import harness
 
 DECK = """format   = 1
 run      = {{ name = "test", dir = "{dir}", device = "cpu", threads = 1 }}
+profile  = {{ peak_tflops = 0.1 }}
 train    = {{ data = "train", total_steps = 16, global_batch = 8, micro_batch = 2 }}
 mesh     = {{ replica = 1, fsdp = -1 }}
 sharding = {{ parameters = "sharded", optimizer = "sharded" }}

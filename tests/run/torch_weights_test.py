@@ -22,6 +22,7 @@ PYTHON = os.environ.get("TORCH_PYTHON", sys.executable)
 
 DECK = """format = 1
 run    = {{ name = "test", dir = "{dir}", device = "cpu", threads = 1 }}
+profile = {{ peak_tflops = 0.1 }}
 train  = {{ data = "train", total_steps = 1, global_batch = 12 }}
 mesh   = {{ replica = 1, fsdp = -1 }}
 
