@@ -65,28 +65,41 @@ std::map<const char*, Region>& regions() {
   return *all;
 }
 
-// A cache of the latest searches: regions that they found, and addresses that lie in no region,
-// such as those of threadIdx.
-struct Recent {
-  static constexpr size_t kRegions = 4, kOutside = 64;
-  std::array<Region*, kRegions> regions{};
-  std::array<const char*, kOutside> outside{};
-  size_t next = 0;
+// What is known of a block of addresses: the only region that touches it. Kernels report each of
+// their accesses, so searches are kept; most addresses, as those of threadIdx, lie in no region.
+struct Known {
+  uintptr_t block = 0;
+  const char* begin = nullptr;
+  size_t bytes = 0;  // 0: no region
+  Region* region = nullptr;
 };
-Recent recent;
+constexpr size_t kBlock = 256, kKnownBits = 9;
+std::array<Known, 1 << kKnownBits> known_blocks;
 
-Region* region_of(const char* at) {
-  for (Region* r : recent.regions)
-    if (r && at >= r->begin && at < r->begin + r->bytes) return r;
-  const char*& outside = recent.outside[reinterpret_cast<uintptr_t>(at) / 4 % Recent::kOutside];
-  if (outside == at) return nullptr;
-  auto after = regions().upper_bound(at);
-  Region* r = after == regions().begin() ? nullptr : &std::prev(after)->second;
-  if (!r || at >= r->begin + r->bytes) {
-    outside = at;
-    return nullptr;
+// Searches the region of an address. Returns false if other regions touch the block too.
+bool search(const char* at, Known& found) {
+  const auto* first = reinterpret_cast<const char*>(found.block * kBlock);
+  auto after = regions().lower_bound(first + kBlock);
+  size_t touching = 0;
+  while (after != regions().begin()) {
+    Region& r = (--after)->second;
+    if (r.begin + r.bytes <= first) break;
+    ++touching;
+    if (touching == 1 || (at >= r.begin && at < r.begin + r.bytes))
+      found = {found.block, r.begin, r.bytes, &r};
   }
-  return recent.regions[recent.next++ % Recent::kRegions] = r;
+  return touching <= 1;
+}
+
+const Known& known_of(const char* at) {
+  const uintptr_t block = reinterpret_cast<uintptr_t>(at) / kBlock;
+  // Stacks of threads lie at equal distances, so the block's number alone is no good place.
+  Known& kept = known_blocks[block * 0x9e3779b97f4a7c15u >> (64 - kKnownBits)];
+  if (kept.block == block) return kept;
+  static Known found;
+  found = {block};
+  if (search(at, found)) return kept = found;
+  return found;
 }
 
 const WatchedWork* doing = nullptr;
@@ -145,6 +158,11 @@ void look_for_hazard(Region& r, size_t offset, size_t bytes, bool write) {
   const size_t stream = doing->stream;
   for (size_t l = offset / kLine; l <= (offset + bytes - 1) / kLine; ++l) {
     Line& line = r.lines[l];
+    // A line that this work has touched alike was looked at then. Work of another stream that came
+    // between the two looked at it as well.
+    if (write ? line.write == doing->number && line.write_stream == stream
+              : line.reads[stream] == doing->number)
+      continue;
     size_t other = kMostStreams;
     if (line.write_stream != stream && line.write > doing->before.at[line.write_stream])
       other = line.write_stream;
@@ -217,18 +235,19 @@ void watch_memory(const void* begin, size_t bytes, Memory kind) {
 }
 void forget_memory(const void* begin) {
   if (!watches()) return;
-  recent = {};
+  known_blocks = {};
   regions().erase(static_cast<const char*>(begin));
 }
 
 void touch(const void* at, size_t bytes, bool writes) {
   const auto* address = static_cast<const char*>(at);
-  Region* r = bytes > 0 ? region_of(address) : nullptr;
-  if (!r) return;
-  const auto offset = size_t(address - r->begin);
-  bytes = std::min(bytes, r->bytes - offset);
-  if (in_kernel && r->kind != Memory::host) look_for_race(*r, offset, bytes, writes);
-  if (doing && r->kind != Memory::shared) look_for_hazard(*r, offset, bytes, writes);
+  const Known& known = known_of(address);
+  const auto offset = size_t(address - known.begin);
+  if (offset >= known.bytes || bytes == 0) return;
+  Region& r = *known.region;
+  bytes = std::min(bytes, known.bytes - offset);
+  if (in_kernel && r.kind != Memory::host) look_for_race(r, offset, bytes, writes);
+  if (doing && r.kind != Memory::shared) look_for_hazard(r, offset, bytes, writes);
 }
 
 }  // namespace cuda_on_cpu
