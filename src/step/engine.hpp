@@ -98,6 +98,7 @@ inline base::Stream draws_of_step(int64_t seed, int64_t step) {
   return base::Stream(uint64_t(seed), "draws").sub(uint64_t(step));
 }
 
+// It has many members because each part of a step has one.
 class Engine {
  public:
   // `kind` is cpu, cuda (the GPU in use) or plan (then the mesh is a plan mesh as well).
