@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import re
 
+import attempts
 import measures
 import metric_lines
 import run_dir
@@ -121,22 +122,36 @@ def abandoned_uptime(folder, most):
 
 
 def goodput(folder, metrics, steps, most):
-    """Returns (share of training in the time of all attempts, or None; these seconds). Steps that were redone count once.
+    """Returns {"goodput": share of training in the time of all starts, "hours": that time, ...}. Steps that were redone count once.
 
-    A finished run has the sum in its log. Otherwise rows of the metrics tell: each attempt's seconds, and the time of its steps.
+    Runs of older programs lack attempts.jsonl. A finished one has the share in its log; of others the rows tell: each attempt's
+    seconds, and the time of its steps.
     """
+    starts = attempts.starts_of(folder)
+    if starts and next((number for start in starts for number in start.attempts), 1) == 1:
+        sums, (failures, redone, setup) = attempts.totals(starts)
+        return {"hours": sums["job"] / 3600, "goodput": sums["training"] / sums["job"] if sums["job"] else None,
+                "starts": len(starts), "failures": failures, "failures_hours": (redone + setup) / 3600}
     uptime = abandoned_uptime(folder, most)
     for attempt, seconds in metrics.uptime.items():
         uptime[attempt] = max(seconds, uptime.get(attempt, 0))
     whole = sum(uptime.values())
+    found = {"hours": whole / 3600 if whole else None, "goodput": None, "starts": max([len(metrics.starts), *uptime])}
+    if share := said_at_the_end(folder):
+        found["goodput"] = share
+    elif whole and metrics.seconds_per_row is not None:
+        found["goodput"] = min(1.0, metrics.seconds_per_row * steps / whole)
+    return found
+
+
+def said_at_the_end(folder):
+    """Returns the share of training that a finished run wrote into its log; None without it."""
     for line in run_dir.end_of_log(folder):
         if line.startswith("trainer "):
-            break
+            return None
         if found := re.match(r"time .* of job time: training ([\d.]+) %", line):
-            return float(found[1]) / 100, whole
-    if not whole or metrics.seconds_per_row is None:
-        return None, whole
-    return min(1.0, metrics.seconds_per_row * steps / whole), whole
+            return float(found[1]) / 100
+    return None
 
 
 # ------------------------------------------------------------------------------------------------------------- best value
@@ -197,12 +212,10 @@ def read_run(folder, most, points, best):
     newest = list(metrics.train.items())[-1:]
     step, values = newest[0] if newest else (0, {})
     begun = metrics.starts[0] if metrics.starts else {}
-    share, seconds = goodput(folder, metrics, step - begun.get("step", 0), most // 4)
     progress = values.get("progress")
     row |= {"problem": "; ".join(problems), "step": step, "total_steps": round(step / progress) if progress else None,
             "loss": values.get("loss"), "best": best_of(metrics, settings, best), "core_hours": values.get("core_hours"),
-            "hours": seconds / 3600 if seconds else None, "goodput": share, "attempts": max([len(metrics.starts), *metrics.uptime]),
-            "begun": begun.get("time"), "whole": whole,
+            **goodput(folder, metrics, step - begun.get("step", 0), most // 4), "begun": begun.get("time"), "whole": whole,
             "deck": {place: value for place, value in settings.items() if place not in OWN_PLACE},
             "train": metrics.train, "evals": metrics.evals}
     return row
@@ -214,7 +227,8 @@ def read_or_reason(item, most, points, best):
     if not reason:
         try:
             return read_run(folder, most, points, best)
-        except (OSError, ValueError, TypeError, OverflowError) as error:    # foreign files with names of ours
+        except (OSError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            # A foreign file with a name of ours.
             reason = f"{type(error).__name__}: {error}"
     return {"run": folder, "state": "", "problem": reason}
 

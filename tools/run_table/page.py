@@ -88,13 +88,13 @@ def cell(text, value=None, kind=""):
 
 
 def line(row, index, label, keys):
-    _, state, step, loss, best, hours, cost, share, starts, *_ = table.cells(row, ())
+    _, state, step, loss, best, hours, cost, share, starts, failures, *_ = table.cells(row, ())
     value = {name: row.get(name) for name in table.NUMBERS} | {"best": (row.get("best") or {}).get("value")}
     swatch = f'<label><input type="checkbox" checked aria-label="show {escape(label)}"><i class="swatch f{index % 8}"></i></label>'
     cells = [f"<td>{swatch}</td>", f'<th scope="row" title="{escape(os.path.abspath(row["run"]))}">{escape(label)}</th>',
              f'<td><span class="state {row["state"]}">{escape(state)}</span></td>', cell(step, value["step"]), cell(loss, value["loss"]),
              cell(best, value["best"]), cell(hours, value["hours"]), cell(cost, value["core_hours"]), cell(share, value["goodput"]),
-             cell(starts, value["attempts"])]
+             cell(starts, value["starts"]), cell(failures, value["failures"])]
     for key in keys:
         setting = row.get("deck", {}).get(key)
         number = setting if isinstance(setting, (int, float)) and not isinstance(setting, bool) else None
@@ -105,7 +105,7 @@ def line(row, index, label, keys):
 def table_of(rows, wanted):
     keys, left = table.shown_keys(rows, wanted, MOST_KEYS)
     names = table.short_names(keys)
-    head = ["run", "state", "step", "last loss", "best", "time", "core hours", "goodput", "starts"]
+    head = ["run", "state", "step", "last loss", "best", "time", "core hours", "goodput", "starts", "failures"]
     top = '<th><input type="checkbox" checked aria-label="show all runs" id="all"></th>'
     top += "".join(f'<th><button type="button">{title}</button></th>' for title in head)
     top += "".join(f'<th title="{escape(key)}"><button type="button">{escape(names[key])}</button></th>' for key in keys)
@@ -113,7 +113,7 @@ def table_of(rows, wanted):
     body = "".join(line(row, i, label, keys) for i, (row, label) in enumerate(zip(rows, labels(rows))))
     note = f" {left} more keys differ." if left else ""
     guess = "" if all(row.get("whole", True) for row in rows) else " ~: estimated from parts of long metrics."
-    return (f'<p class="muted">Keys of the decks that are not alike in all runs follow after the starts; point at one for its whole name.'
+    return (f'<p class="muted">Keys of the decks that are not alike in all runs follow after the failures; point at one for its whole name.'
             f'{note}{guess} Click on a title to sort.</p><div class="scroll"><table class="runs"><thead><tr>{top}</tr></thead>'
             f'<tbody>{body}</tbody></table></div>')
 

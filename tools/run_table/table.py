@@ -11,7 +11,7 @@ from run_table.gather import natural
 
 MOST_KEYS, MOST_TEXT = 6, 28    # keys of decks in the text, and letters of a value there
 STATES = ("running", "finished", "stopped", "killed", "failed", "unknown", "")      # in this order when sorted
-NUMBERS = ("step", "loss", "best", "hours", "core_hours", "goodput", "attempts", "begun", "last")
+NUMBERS = ("step", "loss", "best", "hours", "core_hours", "goodput", "starts", "failures", "begun", "last")
 SORTS = ("run", "state", *NUMBERS)
 
 
@@ -92,7 +92,8 @@ def cells(row, keys):
             "" if row.get("hours") is None else guess + span(3600 * row["hours"]),
             "" if row.get("core_hours") is None else short(row["core_hours"]),
             "" if row.get("goodput") is None else f"{guess}{100 * row['goodput']:.1f} %",
-            "" if row.get("attempts") is None else str(row["attempts"]),
+            "" if row.get("starts") is None else str(row["starts"]),
+            f"{row['failures']} ({span(3600 * row['failures_hours'])})" if row.get("failures") else "",
             *(cut(written(row["deck"][key])) if key in row.get("deck", {}) else "" for key in keys)]
 
 
@@ -104,7 +105,7 @@ def text_of(rows, wanted):
     """Returns the table for a terminal, with a line for whatever is missing or broken in a directory."""
     keys, left = shown_keys(rows, wanted, MOST_KEYS)
     names = short_names(keys)
-    head = ["run", "state", "step", "loss", "best", "time", "core hours", "goodput", "starts", *(names[key] for key in keys)]
+    head = ["run", "state", "step", "loss", "best", "time", "core hours", "goodput", "starts", "failures", *(names[key] for key in keys)]
     body = [cells(row, keys) for row in rows if row["state"]]
     filled = [i for i, title in enumerate(head) if i == 0 or any(line[i] for line in body)]
     widths = [max(len(line[i]) for line in [head, *body]) for i in filled]
