@@ -146,7 +146,7 @@ class Goodput(LiveTest):
         self.assertAlmostEqual(float(found[1]), 100 * sums["training"] / sums["job"], delta=1)
         self.assertRegex(output, r"failures 9 of 10 starts, which cost .*; the last one: killed in phase \w+, step \d+")
         text = self.status()
-        self.assertRegex(text, r"goodput +[\d.]+ % of .* between 10 starts")
+        self.assertRegex(text, r"goodput +[\d.]+ % of .*\n.* between 10 starts\n")
         self.assertRegex(text, r"failures +9 of 10 starts, which cost")
         self.assertRegex(text, r"start 9: killed in phase \w+, step \d+; [\d,]+ MiB were resident")
         rows = self.rows("start")
@@ -169,7 +169,7 @@ class Goodput(LiveTest):
             with open(os.path.join(self.dir, name), "w") as f:
                 f.write(text)
         text = self.status()
-        self.assertIn("goodput     48.3 % of 14.5 s trained what counts (waits in it: data 21 %, exchanges 4 %)  start-up 20.7 %", text)
+        self.assertIn("goodput     48.3 % of 14.5 s trained what counts; waits in it: data 21 %, exchanges 4 %\n            start-up 20.7 %", text)
         self.assertIn("redone after a restart 31.0 %; 2.5 s between 2 starts", text)
         self.assertIn("failures    1 of 2 starts, which cost 5.5 s: redone 4.5 s, start-up after them 1.0 s", text)
         self.assertIn("start 1: killed in phase train, step 7; redone 3 steps, 4.5 s", text)
