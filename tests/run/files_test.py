@@ -136,7 +136,8 @@ class Files(LiveTest):
         second.send_signal(signal.SIGUSR1)
         output = self.ended(second, 75)
         self.assertNotIn("level=warning", output)
-        self.assertEqual(sorted(os.listdir(self.dir)), ["checkpoints", "deck.resolved.toml", "lock", "logs", "metrics.h5", "metrics.jsonl"])
+        self.assertEqual(sorted(os.listdir(self.dir)), ["attempts.jsonl", "checkpoints", "deck.resolved.toml", "lock", "logs",
+                                                        "metrics.h5", "metrics.jsonl"])
         with open(self.dir + "/logs/rank00000.log") as f:
             self.assertEqual(f.read().count("trainer "), 1)
         self.check_whole(self.newest())

@@ -75,12 +75,17 @@ class Goodput(LiveTest):
 
     def killed_in(self, phase, pause_s, ranks, *args, all_of=True):
         """Starts the job and kills its ranks `pause_s` after it has entered the phase. Returns begin and end of rank 0."""
+        os.makedirs(self.folder + "/trace", exist_ok=True)
+        # Saves take a second, so that they are met (tests/inject/inject.cpp).
+        slow = {"LD_PRELOAD": harness.preload(os.environ["INJECT_LIBRARY"]), "INJECT_UNDER": self.dir + "/checkpoints",
+                "INJECT_TRACE": self.folder + "/trace", "INJECT_CALL": "fsync", "INJECT": "0:0:slow=1000+"} if phase == "save" else {}
+        exported = [word for name, value in slow.items() for word in ("-x", f"{name}={value}")]
         with open(self.folder + "/output", "a") as output:
-            job = subprocess.Popen(["mpirun", "-np", str(ranks), harness.TRAINER, self.deck(self.text), *args], stdout=output,
-                                   stderr=output, cwd=self.folder)
+            job = subprocess.Popen(["mpirun", "-np", str(ranks), *exported, harness.TRAINER, self.deck(self.text), *args],
+                                   stdout=output, stderr=output, cwd=self.folder)
         first = self.rank0_of(job)
         begin = begin_of(first)
-        self.wait(f"the phase {phase}", lambda: self.phase_of(first).startswith(phase) or job.poll() is not None, pause=0.001)
+        self.wait(f"the phase {phase}", lambda: self.phase_of(first).startswith(phase) or job.poll() is not None, pause=0.005)
         self.assertIsNone(job.poll(), f"the job ended before {phase}")
         time.sleep(pause_s)
         victims = [p for p in processes.children(job.pid, "deck.toml") if all_of or p != first]
@@ -95,7 +100,6 @@ class Goodput(LiveTest):
     @unittest.skipIf(place.no_processes(), place.no_processes())
     def test_ten_kills_add_up(self):
         self.text = self.good + SLOW_EVALUATION
-        # Saves that training waits for last long enough to be met.
         args = [*LONG, *harness.sets("checkpoint.async=false", "checkpoint.every_steps=10", "eval.val.every_steps=15",
                                      "eval.val.data=many")]
         draw = random.Random(7)
@@ -128,6 +132,7 @@ class Goodput(LiveTest):
         self.assertAlmostEqual(before.seconds(), starts[4].seconds(), delta=0.01)
         sums, (failures, redone, setup) = attempts.totals(starts)
         wall = sum(ended - begun for begun, ended in measured)
+        print([(s.number, s.reason[:40], round(s.seconds(), 1)) for s in starts])
         print(f"job time {sums['job']:.2f} s, measured {wall:.2f} s ({100 * (sums['job'] / wall - 1):+.2f} %); "
               f"{({k: round(v, 2) for k, v in sums.items()})}", flush=True)
         self.assertAlmostEqual(sums["job"], wall, delta=0.01 * wall)
@@ -161,6 +166,32 @@ class Goodput(LiveTest):
         self.assertAlmostEqual(saved, sums["job"], delta=0.02 * sums["job"])
         self.assertAlmostEqual(self.rows()[-1]["goodput"], sums["training"] / sums["job"], delta=0.03)
 
+    def test_failures_and_rewinds(self):
+        # A failure has the code and the cause of its report, for tools at once and for the next start.
+        stop = self.poisoned("stop")
+        self.expect(6, args=stop, ranks=2)
+        newest = attempts.starts_of(self.dir)[-1]
+        self.assertEqual(newest.how, "failed")
+        self.assertIn("exit=6: step 4: loss=", newest.reason)
+        self.expect(6, "from=checkpoint", args=stop, ranks=2)
+        first, second = attempts.starts_of(self.dir)
+        self.assertEqual((first.how, first.exit), ("failed", 6))
+        self.assertRegex(first.reason, r"^rank=0 of 2 host=\S+ step=4 phase=train exit=6: step 4: loss=")
+        self.assertAlmostEqual(first.seconds(), newest.seconds(), delta=0.05)
+        self.assertEqual((second.first_step, first.lost_steps), (2, 2))
+        # A run that goes back within a start moves that time to what is done again. The failed starts before it count as
+        # redone, too, because this one begins anew.
+        self.expect(0, "went back to step 2", args=self.poisoned("rewind", "--set", "checkpoint.resume=never"), ranks=2)
+        start = attempts.starts_of(self.dir)[-1]
+        self.assertEqual((start.how, start.source), ("finished", "random_init"))
+        self.assertGreater(len(start.attempts), 1)
+        self.assertGreater(start.spent["redone"], 0)
+        self.assertAlmostEqual(start.seconds(), start.end - start.begin, delta=0.01)
+        sums, (failures, redone, _) = attempts.totals(attempts.starts_of(self.dir))
+        self.assertEqual(failures, 2)
+        self.assertAlmostEqual(sums["redone"], redone + start.spent["redone"], delta=0.01)
+        self.assertAlmostEqual(redone, first.seconds() + attempts.starts_of(self.dir)[1].seconds(), delta=0.05)
+
     def test_tools_on_a_known_file(self):
         os.makedirs(self.dir + "/logs")
         for name, text in (("lock", ""), ("logs/rank00000.log", "00:00:02 done     exit=0\n"),
@@ -169,7 +200,8 @@ class Goodput(LiveTest):
             with open(os.path.join(self.dir, name), "w") as f:
                 f.write(text)
         text = self.status()
-        self.assertIn("goodput     48.3 % of 14.5 s trained what counts; waits in it: data 21 %, exchanges 4 %\n            start-up 20.7 %", text)
+        self.assertIn("goodput     48.3 % of 14.5 s trained what counts; waits in it: data 21 %, exchanges 4 %\n"
+                      "            start-up 20.7 %", text)
         self.assertIn("redone after a restart 31.0 %; 2.5 s between 2 starts", text)
         self.assertIn("failures    1 of 2 starts, which cost 5.5 s: redone 4.5 s, start-up after them 1.0 s", text)
         self.assertIn("start 1: killed in phase train, step 7; redone 3 steps, 4.5 s", text)
