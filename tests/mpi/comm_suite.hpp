@@ -37,10 +37,26 @@ inline void expect(bool good, const std::string& text) {
 
 // Returns the contribution of rank r at place i, which every rank can compute. Magnitudes differ,
 // so that the order of a sum changes its bits.
+//
+// Drawing took most of the time of these programs. Several ranks and checks ask for each number, so
+// a thread keeps what it has drawn last for each rank.
 template <class T>
 T number(int r, int64_t i, const char* what) {
-  base::Philox4 b = base::Stream(1, what).sub(uint64_t(r)).block(uint64_t(i));
-  return std::ldexp(T(int32_t(b[0])), int(b[1] % 17) - 40);
+  struct Drawn {
+    int rank = -1;
+    std::string what{};
+    base::Stream stream{};
+    std::vector<T> numbers{};
+  };
+  thread_local std::array<Drawn, 64> drawn;
+  Drawn& mine = drawn[size_t(r) % drawn.size()];
+  if (mine.rank != r || mine.what != what)
+    mine = {r, what, base::Stream(1, what).sub(uint64_t(r)), {}};
+  while (int64_t(mine.numbers.size()) <= i) {
+    const base::Philox4 b = mine.stream.block(mine.numbers.size());
+    mine.numbers.push_back(std::ldexp(T(int32_t(b[0])), int(b[1] % 17) - 40));
+  }
+  return mine.numbers[size_t(i)];
 }
 
 // Returns the sum over ranks [begin, end) of place i along the binary tree, neighbours first. The
