@@ -8,6 +8,7 @@
 #include "base/text.hpp"
 #include "job/failure_report.hpp"
 #include "job/flight.hpp"
+#include "job/hooks.hpp"
 #include "job/watchdog.hpp"
 
 namespace job {
@@ -20,6 +21,7 @@ int leave(const AskedToStop& e) {
   base::log::line("stopped  before the first step ({}): {}; {}", base::where().phase, e.what(),
                   e.way_out().empty() ? "start the same command to continue" : e.way_out());
   base::log::line("done     exit={}", int(e.code()));
+  Hooks::before_first_step(int(e.code()), e.what());
   return int(e.code());
 }
 
@@ -59,9 +61,10 @@ int try_on_all(comm::Comm& world, const std::function<void()>& work) {
   size_t first = 0;
   while (codes[first] == "0") ++first;
   if (world.rank() == std::stoi(tellers[first])) {
-    write_report(code, text);
+    const bool reports = write_report(code, text);
     base::log::error("{}{}", alike ? "" : rank_text(), text);
     log_shortage();
+    Hooks::after_error(reports, code, text);
   }
   return std::stoi(codes[first]);
 }
@@ -79,10 +82,11 @@ std::string with_exchange(const std::string& text) {
 
 void log_error(int code, const std::string& error, bool of_all_ranks) {
   const std::string text = code == int(base::Exit::mesh) ? with_exchange(error) : error;
-  write_report(code, text);
+  const bool reports = write_report(code, text);
   base::log::error("{}step {} ({}): {}", of_all_ranks ? "" : rank_text(), base::where().step,
                    base::where().phase, text);
   log_shortage();
+  Hooks::after_error(reports, code, text);
 }
 
 }  // namespace

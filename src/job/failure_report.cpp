@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
@@ -53,11 +54,11 @@ int open_report() {
   return ::open(g_path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
 }
 
-// Writes `text`, which ends with a new line.
-void put(const char* text, size_t bytes) {
-  if (!g_path[0]) return;
+// Writes `text`, which ends with a new line. Returns false if another rank was faster.
+bool put(const char* text, size_t bytes) {
+  if (!g_path[0]) return true;
   const int file = open_report();
-  if (file < 0) return;
+  if (file < 0) return errno != EEXIST;
   ssize_t written = ::write(file, text, bytes);  // a part of it on a full disk
   const char* memory = base::shortage_text();
   if (written == ssize_t(bytes))
@@ -65,6 +66,7 @@ void put(const char* text, size_t bytes) {
   (void)!::ftruncate(file, std::max<ssize_t>(written, 0));
   ::fsync(file);
   ::close(file);
+  return true;
 }
 
 // Sources of lines about a shortage of memory.
@@ -171,19 +173,20 @@ void set_report_file(const std::string& path, const std::string& spare) {
   std::strncpy(g_spare, spare.c_str(), sizeof g_spare - 1);
 }
 
-void write_report(int exit_code, const std::string& cause) noexcept {
-  write_report_about(base::where().rank, HostName().text, exit_code, cause);
+bool write_report(int exit_code, const std::string& cause) noexcept {
+  return write_report_about(base::where().rank, HostName().text, exit_code, cause);
 }
 
-void write_report_about(int rank, const std::string& host, int exit_code,
+bool write_report_about(int rank, const std::string& host, int exit_code,
                         const std::string& cause) noexcept {
   try {
     const std::string plain = base::plain_nan(cause);
     std::string text(plain.size() + 1024, '\0');
     text.resize(
         format_line(text.data(), text.size(), exit_code, plain.c_str(), rank, host.c_str()));
-    put(text.data(), text.size());
+    return put(text.data(), text.size());
   } catch (...) {
+    return true;
   }
 }
 

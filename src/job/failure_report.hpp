@@ -15,10 +15,10 @@ void catch_fatal_signals();
 // that becomes the report, so that it needs no room on a full disk; "" = none.
 inline constexpr size_t kReportBytes = 4096;
 void set_report_file(const std::string& path, const std::string& spare = {});
-// Writes the report, unless another rank was faster. Never throws.
-void write_report(int exit_code, const std::string& cause) noexcept;
+// Writes the report, unless another rank was faster: returns false then. Never throws.
+bool write_report(int exit_code, const std::string& cause) noexcept;
 // The same about another rank, the one that is to blame.
-void write_report_about(int rank, const std::string& host, int exit_code,
+bool write_report_about(int rank, const std::string& host, int exit_code,
                         const std::string& cause) noexcept;
 
 }  // namespace job

@@ -1,21 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "job/job_time.hpp"
 
-#include <fcntl.h>
-#include <poll.h>
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
-#include <csignal>
 #include <cstdlib>
+#include <ctime>
 #include <vector>
 
 #include "base/text.hpp"
 #include "base/thread_scope.hpp"
+#include "job/command.hpp"
 
 namespace job {
 namespace {
@@ -25,7 +19,6 @@ namespace {
 // recent.
 constexpr double kLongestPause_s = 120, kShortestPause_s = 5, kSharePause = 0.1;
 constexpr double kStale_s = 600;  // largest age of PBS's resources_used; sites set 10 to 120 s
-constexpr int kSlice_ms = 100;    // largest delay until a wait notices quit_
 
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
@@ -171,52 +164,13 @@ JobTime::Answer JobTime::ask(bool again) {
 // Returns the output of a command; "" if it cannot be started or takes too long. A slow command is
 // killed with the processes that it has started.
 std::string JobTime::output_of(const std::string& command) {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) < 0) return "";
-  posix_spawn_file_actions_t files;
-  posix_spawn_file_actions_init(&files);
-  posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_adddup2(&files, ends[1], STDOUT_FILENO);
-  posix_spawn_file_actions_addopen(&files, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
-  posix_spawnattr_t attributes;
-  posix_spawnattr_init(&attributes);
-  sigset_t none, all;
-  sigemptyset(&none);
-  sigfillset(&all);
-  posix_spawnattr_setsigmask(&attributes, &none);
-  posix_spawnattr_setsigdefault(&attributes, &all);
-  posix_spawnattr_setflags(&attributes,
-                           POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-  const char* words[] = {"sh", "-c", command.c_str(), nullptr};
-  pid_t child = -1;
-  if (::posix_spawn(&child, "/bin/sh", &files, &attributes, const_cast<char**>(words), environ) !=
-      0)
-    child = -1;
-  posix_spawn_file_actions_destroy(&files);
-  posix_spawnattr_destroy(&attributes);
-  ::close(ends[1]);
-
   std::string output;
-  bool whole = false;
-  for (base::Stopwatch watch; child > 0 && !whole && watch.seconds() < patience_s_ && !quits();) {
-    pollfd wait{ends[0], POLLIN, 0};
-    if (::poll(&wait, 1, kSlice_ms) <= 0) continue;
-    char piece[4096];
-    ssize_t n = ::read(ends[0], piece, sizeof piece);
-    if (n < 0 && errno == EINTR) continue;
-    if (n > 0) output.append(piece, size_t(n));
-    whole = n <= 0;
-  }
-  ::close(ends[0]);
-  if (child < 0) return "";
-  if (!whole) {
-    ::kill(-child, SIGKILL);
-    in_time_ = false;
-  }
-  // A process blocked by a dead file system cannot even be killed, so waiting for it is limited.
-  for (int slice = 0; slice < 10 && ::waitpid(child, nullptr, WNOHANG) == 0; ++slice)
-    ::usleep(kSlice_ms * 1000 / 2);
-  return whole ? output : "";
+  const CommandEnd end = run_command(
+      {.text = "exec 2> /dev/null; " + command, .limit_s = patience_s_, .grace_s = 0},
+      [&output](std::string_view piece) { output += piece; }, [this] { return quits(); });
+  if (end.how != CommandEnd::How::late && end.how != CommandEnd::How::quit) return output;
+  in_time_ = false;
+  return "";
 }
 
 }  // namespace job

@@ -20,6 +20,7 @@
 #include "comm/together.hpp"
 #include "job/failure_report.hpp"
 #include "job/flight.hpp"
+#include "job/hooks.hpp"
 #include "job/watchdog.hpp"
 
 namespace job {
@@ -220,6 +221,7 @@ bool RunDirectory::keep_lock() {
   if (!lock(fresh) || (!found.empty() && !found.starts_with(holder_ + " "))) {
     lost_ = true;
     set_report_file("");  // the file would be the other job's
+    Hooks::lose_directory();
     base::fail(base::Exit::checkpoint,
                "run.dir: {} was removed or replaced while this job wrote to it, and another job "
                "has used it since{}. Two jobs must not write to one directory, so this one ends "
@@ -308,6 +310,7 @@ std::unique_ptr<RunDirectory> open_run_directory(comm::Comm& world, const std::s
   });
   set_report_file(report, directory->spare_report());
   Watchdog::use(world, path);
+  Hooks::use(path);
   return directory;
 }
 

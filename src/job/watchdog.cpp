@@ -30,6 +30,7 @@
 #include "comm/together.hpp"
 #include "io/files.hpp"
 #include "job/failure_report.hpp"
+#include "job/hooks.hpp"
 #include "job/progress_clock.hpp"
 #include "job/stacks.hpp"
 #include "job/verdict.hpp"
@@ -394,7 +395,7 @@ class Watchdog::Dog {
         if (options_.on_hang == OnHang::report || is_gone(*speaker)) return end();
       }
       tell(find_culprit(of_node(), progress_.idle_s()), "on the console");
-      return end();
+      return end();  // without a run directory there are no hooks
     }
     // One rank judges, the first one to get here.
     const std::string verdict = fmt::format("{}/{}-{}.txt", stacks(), started_s_, event);
@@ -404,9 +405,10 @@ class Watchdog::Dog {
       describe_silent(event);
       const Verdict found = find_culprit(standings(event), progress_.idle_s());
       tell(found, "in " + stacks());
-      put_file(verdict, found.text + "\n");
+      put_file(verdict, found.text + "\n");  // lets the others end, and that ends the job
     } else {
-      for (base::Stopwatch watch; watch.seconds() < kWaitForVerdict_s;) {
+      const double most_s = kWaitForVerdict_s + Hooks::most_after_error_s();
+      for (base::Stopwatch watch; watch.seconds() < most_s;) {
         struct stat now {};
         if (::stat(verdict.c_str(), &now) == 0 && now.st_size > 0) break;
         std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -419,10 +421,12 @@ class Watchdog::Dog {
   void tell(const Verdict& verdict, const std::string& place) const {
     const std::string text =
         fmt::format("hang: {}; stacks of all ranks are {}", verdict.text, place);
-    if (options_.on_hang == OnHang::end)
-      write_report_about(verdict.rank < 0 ? rank_ : verdict.rank,
-                         verdict.rank < 0 ? host_ : verdict.host, int(base::Exit::watchdog), text);
+    const bool ends = options_.on_hang == OnHang::end;
+    const bool first = ends && write_report_about(verdict.rank < 0 ? rank_ : verdict.rank,
+                                                  verdict.rank < 0 ? host_ : verdict.host,
+                                                  int(base::Exit::watchdog), text);
     within(1, [text] { base::log::write_error(text); });
+    if (ends) Hooks::after_error(first, int(base::Exit::watchdog), text);
   }
 
   void end() const {

@@ -23,7 +23,7 @@ const base::Pattern& written_files() {
       R"((deck\.resolved\.toml|report\.txt|gemm_search\.txt)"
       R"(|metrics\.(h5|jsonl)|metrics\.abandoned(\.\d+)?\.(h5|jsonl))"
       R"(|checkpoints/(\d{10}|latest|best)\.h5|checkpoints/abandoned/\d{10}(\.past\d+)?\.h5)"
-      R"(|logs/(rank\d{5}\.log|report\.spare)|attempts\.jsonl)"
+      R"(|logs/(rank\d{5}\.log|report\.spare|hooks\.log)|attempts\.jsonl)"
       R"(|logs/(warnings|parameters|parameters_init|init|bad_samples|state|memory)\.txt)"
       R"(|selftest-[^/]+/rank\d{5}(\.lock)?)"
       R"(|logs/flight/\d{5}|logs/stacks/\d+-(hang|quit|crash)\d*(-rank\d{5})?\.txt(\.silent)?)"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // --mode train: the run itself.
 #include "job/failure.hpp"
+#include "job/hooks.hpp"
 #include "modes/cleanup.hpp"
 #include "modes/fast_dev.hpp"
 #include "modes/mode.hpp"
@@ -17,6 +18,8 @@ int run_train(Call& call) {
   if (call.cleanup)
     if (const int failed = job::try_on_all(world, [&] { check_cleanup(world, directory); }))
       return failed;
+  job::Hooks hooks(call.recipe.hooks, call.recipe.run.name, call.recipe.watch.limit_s);
+  if (call.directory) job::Hooks::use(directory);
   // Mesh, data and model are checked here: if one rank refuses them, all ranks end before anything
   // runs.
   const int code = job::make_and_run(*call.session, [&] {

@@ -3,6 +3,15 @@
 // one file here and one row in observers.cpp. It cannot change a step; it may ask that the run
 // stops after one.
 //
+// What follows from a step comes in this order, whatever is due (tests/run/hooks_test.py):
+//   1. the update
+//   2. its row of metrics
+//   3. evaluators in alphabetical order; for each: whether its value is the best one, its row
+//   4. a checkpoint, which is complete some steps later if it is written beside training
+//   5. the hooks of these events, beside the steps that follow (job/hooks.hpp)
+// A stop is decided between 3 and 4. A run that is killed continues after the step of its newest
+// checkpoint, with the evaluations of that step that have no row.
+//
 // All ranks tell their observers the same events in the same order, except rows. Observers hear of
 // an event in the order of their rows:
 //

@@ -173,6 +173,9 @@ void Recipe::bind(config::Table& t) {
   t.table("watch", watch,
           "the watchdog, which notices a job that makes no progress and names the rank that the "
           "others wait for");
+  t.table("hooks", hooks,
+          "commands that run beside training when something has happened; each gets what there is "
+          "to know about it. --fast-dev runs none");
   t.table("profile", profile, "what speed is compared with");
   t.table("bench", bench, "--mode bench");
   t.table("plan", plan, "--mode plan: what a run needs");

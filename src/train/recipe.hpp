@@ -15,6 +15,7 @@
 #include "host/device_choice.hpp"
 #include "host/gemm_choice.hpp"
 #include "host/mfu.hpp"
+#include "job/hooks.hpp"
 #include "job/stops.hpp"
 #include "job/watchdog.hpp"
 #include "models/model.hpp"
@@ -120,6 +121,7 @@ struct Recipe {
   GuardOptions guard;
   job::LimitOptions limits;
   job::WatchOptions watch;
+  job::HookOptions hooks;
   host::ProfileOptions profile;
   BenchOptions bench;
   PlanOptions plan;

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// The environment of programs that this job starts and that are no ranks of it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace comm {
+
+// Returns this process's environment without the variables by which an MPI launcher tells a process
+// its rank. With them MPI in another program, or another mpirun, would take itself for this rank.
+std::vector<std::string> environment_without_mpi();
+
+}  // namespace comm

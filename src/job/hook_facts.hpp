@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// The facts that a hook is told about an event, in the two forms in which it gets them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace job {
+
+struct Fact {
+  using Values = std::vector<std::pair<std::string, double>>;
+  std::string name;  // small letters and _
+  std::variant<int64_t, double, std::string, Values> value;
+};
+using Facts = std::vector<Fact>;
+
+// Returns one JSON object on one line. Numbers that are not finite become null.
+std::string json_of(const Facts& facts);
+// Returns the environment of a hook: these variables with one for each fact, but lists of values:
+// the fact "step" is TRAINER_STEP. Facts of another hook, whose command has started this job, are
+// left out.
+std::vector<std::string> environment_of(const Facts& facts, std::vector<std::string> variables);
+
+}  // namespace job
