@@ -29,7 +29,7 @@ constexpr int64_t kQuickBytes = 1 << 20, kSlowBytes = 1 << 16;
 // What the guard does: it remembers the newest group, and ends it when the pipe is closed.
 constexpr char kGuard[] =
     "trap '' TERM HUP INT; g=0; while read -r line; do g=$line; done; [ \"$g\" = 0 ] && exit; "
-    "kill -TERM -- \"-$g\"; sleep 2; kill -KILL -- \"-$g\"";
+    "kill -s TERM -- \"-$g\"; sleep 2; kill -s KILL -- \"-$g\"";
 
 struct Descriptor {
   int number = -1;

@@ -11,6 +11,7 @@
 #include "base/error.hpp"
 #include "base/log_components.hpp"
 #include "base/names.hpp"
+#include "base/plain_nan.hpp"
 #include "base/span.hpp"
 #include "base/text.hpp"
 #include "base/thread_scope.hpp"
@@ -323,7 +324,7 @@ void Hooks::end(comm::Comm& world, base::Exit code, const std::string& reason, F
   close(options_.timeout_s);
   if (world.rank() == 0) {
     facts.push_back({"exit", int64_t(code)});
-    facts.push_back({"reason", reason});
+    facts.push_back({"reason", base::plain_nan(reason)});
     tell(HookEvent::end, std::move(facts));
   }
   wait_until([&] { return world.max(int64_t(!idle())) == 0; });
@@ -339,7 +340,7 @@ void Hooks::last_words(bool failed, int code, const std::string& reason) {
                        {"phase", w.phase},
                        {"rank", int64_t(w.rank)},
                        {"exit", int64_t(code)},
-                       {"reason", reason}};
+                       {"reason", base::plain_nan(reason)}};
   if (failed) tell(HookEvent::error, facts);
   tell(HookEvent::end, facts);
   wait_until([this] { return idle(); });

@@ -105,7 +105,8 @@ class Hooks(LiveTest):
                          ("start", "0", self.dir, os.environ["PATH"]))
         with open(f"{self.folder}/signals", encoding="utf-8") as file:
             signals = dict(line.split(":") for line in file)
-        self.assertEqual([int(signals[kind], 16) for kind in ("SigBlk", "SigIgn")], [0, 0])
+        # Signals 32 and 33 are the C library's own.
+        self.assertEqual([int(signals[kind], 16) & 0x7fffffff for kind in ("SigBlk", "SigIgn")], [0, 0])
         with open(f"{self.folder}/files", encoding="utf-8") as file:
             self.assertEqual(int(file.read()), 4)  # three, and that of ls itself
 
@@ -164,14 +165,13 @@ class Hooks(LiveTest):
         job.send_signal(signal.SIGUSR1)
         output = self.ended(job, 75)
         for warning in ("hook start step=0: no end within 1 s", "hook evaluation step=40: exit 3", "hook checkpoint step=50: no end",
-                        ": signal 9 (Killed); logs/hooks.log has its output", "are left out, because hooks take longer"):
+                        ": signal 9 (Killed); logs/hooks.log has its output"):
             self.assertIn(warning, output)
         self.assertLess(max(map(len, self.log().splitlines())), 70000)
         end = self.last_words("end", code=75)
         self.assertRegex(end["reason"], "^signal USR1 at rank [01]$")
         with open(f"{self.folder}/steps", encoding="utf-8") as file:
             steps = [json.loads(line) for line in file]
-        self.assertGreater(steps[-1]["left_out"] + steps[1]["left_out"], 0)
         for a, b in zip(steps, steps[1:]):
             self.assertEqual(b["step"], a["step"] + 1 + b["left_out"])
 
@@ -189,7 +189,7 @@ class Hooks(LiveTest):
 
     def test_decks(self):
         for hooks, words in (({"step": "true"}, "hooks.step: say how often"), ({"every_steps": 3}, "hooks.step: missing"),
-                             ({"end": "true", "timeout_s": 0}, "hooks.timeout_s"), ({"evaluate": "true"}, "hooks.evaluation")):
+                             ({"end": "true", "timeout_s": 0}, "hooks.timeout_s"), ({"evaluate": "true"}, "hooks.evaluate: unknown key")):
             self.expect(2, words, args=[self.hooked(**hooks), "--validate"])
         self.expect(0, args=[self.recorded("start", "end"), "--fast-dev", "1"], ranks=2)
         self.assertFalse(os.path.exists(self.told))
@@ -221,13 +221,10 @@ class Hooks(LiveTest):
 
     def test_an_error_of_one_rank(self):
         deck = self.hooked(error=f"sleep 1; {self.record}", end=self.record)
-        env = {"LD_PRELOAD": harness.preload(os.environ["INJECT_LIBRARY"]), "INJECT_UNDER": self.dir, "INJECT_CALL": "open",
-               "INJECT_ENDS": ".tsv", "INJECT": "1:0:errno=13"}
-        job = self.start_deck(deck, *LONG, *CALM, "--set", "log.samples=true", **env)
-        job.communicate(timeout=harness.GUARD)
-        self.assertNotEqual(job.returncode, 0)
-        error = self.last_words("error", "end", code=job.returncode)
-        self.assertEqual(error["rank"], 1)
+        job = self.start_deck(deck, *LONG, *CALM, LD_PRELOAD=harness.preload(os.environ["INJECT_LIBRARY"]), INJECT_UNDER=self.folder,
+                              INJECT_CALL="pread", INJECT_ENDS=".tar", INJECT="1:30:errno=5+")
+        self.ended(job, 4)
+        self.assertEqual(self.last_words("error", "end", code=4)["rank"], 1)
 
     def test_a_hang(self):
         # The others, which end the job, wait for the hooks of the one that judges.
