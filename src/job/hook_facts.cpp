@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Json json_value(const Fact::Values& values) {
+Json json_value(const HookFact::Values& values) {
   Json out = Json::object();
   for (const auto& [name, value] : values) out[name] = value;
   return out;
@@ -23,7 +23,7 @@ Json json_value(const T& value) {
   return value;
 }
 
-// Facts that an event may have. Others are those of the program around this one.
+// HookFacts that an event may have. Others are those of the program around this one.
 constexpr const char* kNames[] = {"event",   "run",  "name",   "step",  "total",   "ranks",
                                   "attempt", "loss", "eval",   "best",  "file",    "bytes",
                                   "exit",    "rank", "reason", "phase", "left_out"};
@@ -34,7 +34,7 @@ std::string variable_of(std::string_view name) {
   return out;
 }
 
-std::string text_of(const Fact& fact) {
+std::string text_of(const HookFact& fact) {
   if (const auto* text = std::get_if<std::string>(&fact.value)) return *text;
   if (const auto* number = std::get_if<double>(&fact.value)) return fmt::format("{:.9g}", *number);
   return fmt::format("{}", std::get<int64_t>(fact.value));
@@ -42,20 +42,21 @@ std::string text_of(const Fact& fact) {
 
 }  // namespace
 
-std::string json_of(const Facts& facts) {
+std::string json_of(const HookFacts& facts) {
   Json out;
-  for (const Fact& fact : facts)
+  for (const HookFact& fact : facts)
     out[fact.name] = std::visit([](const auto& value) { return json_value(value); }, fact.value);
   return out.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-std::vector<std::string> environment_of(const Facts& facts, std::vector<std::string> variables) {
+std::vector<std::string> environment_of(const HookFacts& facts,
+                                        std::vector<std::string> variables) {
   for (const char* name : kNames)
     std::erase_if(variables, [begin = variable_of(name) + "="](const std::string& variable) {
       return variable.starts_with(begin);
     });
-  for (const Fact& fact : facts)
-    if (!std::holds_alternative<Fact::Values>(fact.value))
+  for (const HookFact& fact : facts)
+    if (!std::holds_alternative<HookFact::Values>(fact.value))
       variables.push_back(variable_of(fact.name) + "=" + text_of(fact));
   return variables;
 }

@@ -10,18 +10,18 @@
 
 namespace job {
 
-struct Fact {
+struct HookFact {
   using Values = std::vector<std::pair<std::string, double>>;
   std::string name;  // small letters and _
   std::variant<int64_t, double, std::string, Values> value;
 };
-using Facts = std::vector<Fact>;
+using HookFacts = std::vector<HookFact>;
 
 // Returns one JSON object on one line. Numbers that are not finite become null.
-std::string json_of(const Facts& facts);
+std::string json_of(const HookFacts& facts);
 // Returns the environment of a hook: these variables with one for each fact, but lists of values:
-// the fact "step" is TRAINER_STEP. Facts of another hook, whose command has started this job, are
-// left out.
-std::vector<std::string> environment_of(const Facts& facts, std::vector<std::string> variables);
+// the fact "step" is TRAINER_STEP. HookFacts of another hook, whose command has started this job,
+// are left out.
+std::vector<std::string> environment_of(const HookFacts& facts, std::vector<std::string> variables);
 
 }  // namespace job

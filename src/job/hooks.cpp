@@ -42,8 +42,8 @@ std::string time_text() {
   return fmt::format("{:%Y-%m-%dT%H:%M:%S}", fmt::gmtime(std::chrono::system_clock::now()));
 }
 
-std::string title_of(HookEvent what, const Facts& facts) {
-  for (const Fact& fact : facts)
+std::string title_of(HookEvent what, const HookFacts& facts) {
+  for (const HookFact& fact : facts)
     if (fact.name == "step")
       return fmt::format("{} step={}", name_of(what), std::get<int64_t>(fact.value));
   return name_of(what);
@@ -168,12 +168,12 @@ void Hooks::lose_directory() {
   if (Hooks* hooks = g_hooks) hooks->lost_ = true;
 }
 
-void Hooks::know(Facts facts) {
+void Hooks::know(HookFacts facts) {
   const std::lock_guard lock(mutex_);
   known_.insert(known_.end(), facts.begin(), facts.end());
 }
 
-void Hooks::tell(HookEvent what, Facts facts) {
+void Hooks::tell(HookEvent what, HookFacts facts) {
   if (options_.command_of(what).empty()) return;
   const std::lock_guard lock(mutex_);
   if (run_.empty()) return;
@@ -184,7 +184,7 @@ void Hooks::tell(HookEvent what, Facts facts) {
     ++others_left_out_;
     return;
   }
-  Facts all = {{"event", name_of(what)}, {"run", run_}, {"name", run_name_}};
+  HookFacts all = {{"event", name_of(what)}, {"run", run_}, {"name", run_name_}};
   all.insert(all.end(), known_.begin(), known_.end());
   all.insert(all.end(), std::make_move_iterator(facts.begin()),
              std::make_move_iterator(facts.end()));
@@ -319,7 +319,7 @@ void wait_until(const Over& over) {
 
 }  // namespace
 
-void Hooks::end(comm::Comm& world, base::Exit code, const std::string& reason, Facts facts) {
+void Hooks::end(comm::Comm& world, base::Exit code, const std::string& reason, HookFacts facts) {
   if (!runs_here()) return;
   close(options_.timeout_s);
   if (world.rank() == 0) {
@@ -336,11 +336,11 @@ void Hooks::last_words(bool failed, int code, const std::string& reason) {
   after_error_ = true;
   close(limit_after_error_s_);
   const base::Where w = base::where();
-  const Facts facts = {{"step", w.step},
-                       {"phase", w.phase},
-                       {"rank", int64_t(w.rank)},
-                       {"exit", int64_t(code)},
-                       {"reason", base::plain_nan(reason)}};
+  const HookFacts facts = {{"step", w.step},
+                           {"phase", w.phase},
+                           {"rank", int64_t(w.rank)},
+                           {"exit", int64_t(code)},
+                           {"reason", base::plain_nan(reason)}};
   if (failed) tell(HookEvent::error, facts);
   tell(HookEvent::end, facts);
   wait_until([this] { return idle(); });

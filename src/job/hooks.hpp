@@ -58,13 +58,13 @@ class Hooks {
   static Hooks* current();  // null: none exist
 
   // Adds to the facts of all events to come.
-  void know(Facts facts);
+  void know(HookFacts facts);
   // Runs the hook of this event, if the deck has one, when those before it have ended.
-  void tell(HookEvent what, Facts facts);
+  void tell(HookEvent what, HookFacts facts);
   // Returns which hook failed, if that shall stop the run; "" otherwise.
   std::string wants_stop() const;
   // Runs the hook `end` at rank 0, after those that wait. All ranks call, and wait for it.
-  void end(comm::Comm& world, base::Exit code, const std::string& reason, Facts facts);
+  void end(comm::Comm& world, base::Exit code, const std::string& reason, HookFacts facts);
 
   // Runs the hooks `error` and `end` before this process ends the job for an error. `first`: it was
   // the first to write the report. Others wait until the first one ends the job.
@@ -77,7 +77,7 @@ class Hooks {
  private:
   struct Event {
     HookEvent what;
-    Facts facts;
+    HookFacts facts;
   };
   void work();
   void run(Event event);
@@ -96,7 +96,7 @@ class Hooks {
   std::string run_;  // the run directory; "" = none yet
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  Facts known_;
+  HookFacts known_;
   std::deque<Event> waiting_;
   bool busy_ = false;
   int64_t steps_left_out_ = 0;  // since the newest step hook

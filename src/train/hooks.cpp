@@ -66,10 +66,10 @@ class HookObserver : public Observer {
   std::string wants_stop() const override { return hooks_.wants_stop(); }
 
  private:
-  void tell(HookEvent what, job::Facts facts) {
+  void tell(HookEvent what, job::HookFacts facts) {
     if (attempt_.leads()) hooks_.tell(what, std::move(facts));
   }
-  job::Facts with_loss(job::Facts facts) const {
+  job::HookFacts with_loss(job::HookFacts facts) const {
     if (loss_) facts.push_back({"loss", *loss_});
     return facts;
   }

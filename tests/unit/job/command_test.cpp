@@ -125,11 +125,11 @@ TEST(CommandGuard, EndsTheCommandOfAProcessThatIsKilled) {
 }
 
 TEST(HookFacts, InBothForms) {
-  const Facts facts = {{"event", "end"},
-                       {"step", int64_t{12}},
-                       {"loss", 0.1},
-                       {"reason", "a \"b\"\nc"},
-                       {"values", Fact::Values{{"top1", 0.5}, {"bad", NAN}}}};
+  const HookFacts facts = {{"event", "end"},
+                           {"step", int64_t{12}},
+                           {"loss", 0.1},
+                           {"reason", "a \"b\"\nc"},
+                           {"values", HookFact::Values{{"top1", 0.5}, {"bad", NAN}}}};
   EXPECT_EQ(json_of(facts), R"({"event":"end","step":12,"loss":0.1,"reason":"a \"b\"\nc",)"
                             R"("values":{"top1":0.5,"bad":null}})");
   EXPECT_EQ(environment_of(facts, {"PATH=/bin", "TRAINER_FILE=old", "TRAINER_MPI_START_S=5"}),

@@ -37,7 +37,7 @@ struct HooksTest : testing::Test {
   }
   ~HooksTest() override { fs::remove_all(run); }
   void open_gate() const { std::ofstream(run + "/gate") << "open"; }
-  static Facts at(int64_t step) { return {{"step", step}}; }
+  static HookFacts at(int64_t step) { return {{"step", step}}; }
 
   std::vector<nlohmann::json> events() const {
     std::vector<nlohmann::json> out;
