@@ -96,6 +96,24 @@ class CudaGraph(CudaTest):
         self.with_and_without("mesh.fsdp=2", "sharding.parameters=replicated", "train.micro_batch=1", "precision.compute=bf16", ranks=2,
                               least=4)
 
+    def test_steps_that_are_looked_at(self):
+        """Such a step waits for the GPU and runs without graphs, with the same bits."""
+        self.emulate(CUDA_ON_CPU_LATE="1")
+        self.train("off")
+        looks = 'histograms = [{ of = ["weights", "gradients", "updates", "activations"], every_steps = 3 }]'
+        self.good = self.changed(("{ console_every_steps = 1 }", f"{{ console_every_steps = 1, {looks} }}"))
+        self.train("looked", "run.cuda_graph=on", "profile.forbid_waits=true")
+        self.assertEqual(int(GRAPHS.search(self.output)[2]), (STEPS - 3) * PASSES)
+        self.same("looked", "off")
+        found, rows = self.rows("histogram", f"{self.folder}/looked"), self.rows(folder=f"{self.folder}/looked")
+        self.assertEqual({(row["of"], row["step"]) for row in found},
+                         {(kind, step) for kind in ("weights", "gradients", "updates", "activations") for step in (1, 3, 6)})
+        self.assertEqual({row["nonfinite"] for row in found}, {0})
+        for kind, column in (("weights", "l2_params"), ("gradients", "l2_grads")):
+            for step in (1, 3, 6):
+                square = sum(row["count"] * row["rms"] ** 2 for row in found if row["of"] == kind and row["step"] == step)
+                self.assertAlmostEqual(square ** 0.5 / rows[step - 1][column], 1, delta=1e-6)
+
     def test_memory_is_as_planned(self):
         self.train("run", "run.cuda_graph=on")
         said = re.search(r"memory   per rank, MiB: (.*)", self.output)[1].split()
