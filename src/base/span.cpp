@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "base/flight_page.hpp"
+#include "base/span_recorder.hpp"
 #include "base/thread_place.hpp"
 
 namespace base {
@@ -22,8 +23,18 @@ constexpr size_t kAlignment = 64 << 10;
 static_assert(kFlightBytes == kAlignment);
 alignas(kAlignment) constinit std::array<FlightWord, kFlightBytes / 8> g_memory{};
 
-std::atomic<bool> g_keeps{false};
+// What needs the times of spans.
+constexpr int kKeeper = 1, kRecorder = 2;
+std::atomic<int> g_timed_for{0};
 std::atomic<const SpanProfiler*> g_profiler{nullptr};
+std::atomic<const SpanRecorder*> g_recorder{nullptr};
+
+void time_for(int whom, bool on) {
+  if (on)
+    g_timed_for |= whom;
+  else
+    g_timed_for &= ~whom;
+}
 
 constinit thread_local FlightPage::Thread t_own{};
 constinit thread_local FlightPage::Thread* t_place = nullptr;
@@ -51,6 +62,17 @@ void put_text(std::array<FlightWord, 2>& into, std::string_view text) {
   into[1].store(words[1], kRelaxed);
 }
 
+// A text of the page.
+struct Text {
+  explicit Text(const std::array<FlightWord, 2>& words) {
+    for (size_t i = 0; i < words.size(); ++i) {
+      const uint64_t word = words[i].load(kRelaxed);
+      std::memcpy(chars + 8 * i, &word, sizeof word);
+    }
+  }
+  char chars[17] = {};
+};
+
 uint64_t mixed(uint64_t hash, uint64_t word) {
   hash = (hash ^ word) * 0x9E3779B97F4A7C15ull;
   return hash ^ (hash >> 29);
@@ -72,15 +94,19 @@ const char* map_flight_page(int file) {
 void set_thread_place(FlightPage::Thread* place) { t_place = place; }
 FlightPage::Thread* thread_place() { return t_place; }
 
-void keep_spans(bool keep) { g_keeps = keep; }
-bool spans_are_kept() { return g_keeps; }
+void keep_spans(bool keep) { time_for(kKeeper, keep); }
+bool spans_are_kept() { return g_timed_for & kKeeper; }
 void set_span_profiler(const SpanProfiler* profiler) { g_profiler = profiler; }
 const SpanProfiler* span_profiler() { return g_profiler; }
+void set_span_recorder(const SpanRecorder* recorder) {
+  g_recorder = recorder;
+  time_for(kRecorder, recorder);
+}
 
 Span::Span(const SpanName& name, int64_t number, SpanKind kind, bool timed)
     : name_(name), number_(number), kind_(kind), timed_(timed) {
   FlightPage::Thread& place = own_place();
-  if (timed || g_keeps.load(kRelaxed)) begin_ns_ = now_ns();
+  if (timed || g_timed_for.load(kRelaxed) != 0) begin_ns_ = now_ns();
   const uint64_t depth = place.depth.load(kRelaxed);
   if (depth < FlightPage::kDepth) {
     FlightPage::Open& open = place.open[depth];
@@ -106,7 +132,11 @@ int64_t Span::end(int64_t flops, int64_t bytes) {
   if (told_) told_->end(kind_, flops, bytes);
   if (begin_ns_ == 0) return 0;
   const int64_t ns = now_ns() - begin_ns_;
-  if (timed_ && !g_keeps.load(kRelaxed)) return ns;
+  const int timed_for = g_timed_for.load(kRelaxed);
+  if (timed_for & kRecorder)
+    if (const SpanRecorder* recorder = g_recorder.load())
+      recorder->span({name_, number_, begin_ns_, ns, flops, bytes, kind_});
+  if (!(timed_for & kKeeper)) return ns;
   FlightPage& page = flight_page();
   const uint64_t record = page.head.spans.fetch_add(1, kRelaxed);
   FlightPage::Record& into = page.spans[record % FlightPage::kSpans];
@@ -151,9 +181,19 @@ void ExchangeSpan::end() {
   if (call_ == 0) return;
   FlightPage::Exchange& into = flight_page().exchanges[call_ % FlightPage::kExchanges];
   // After kExchanges further calls the place belongs to another one.
-  if (into.call.load(kRelaxed) == call_)
-    into.ns.store(std::max<uint64_t>(uint64_t(now_ns()) - into.begin_ns.load(kRelaxed), 1),
-                  kRelaxed);
+  if (into.call.load(kRelaxed) == call_) {
+    const uint64_t begin_ns = into.begin_ns.load(kRelaxed);
+    const uint64_t ns = std::max<uint64_t>(uint64_t(now_ns()) - begin_ns, 1);
+    into.ns.store(ns, kRelaxed);
+    if (const SpanRecorder* recorder = g_recorder.load()) {
+      const Text kind(into.kind), group(into.group);
+      recorder->exchange({{kind.chars, group.chars, int(into.type.load(kRelaxed)),
+                           int64_t(into.count.load(kRelaxed))},
+                          call_,
+                          int64_t(begin_ns),
+                          int64_t(ns)});
+    }
+  }
   call_ = 0;
 }
 

@@ -106,7 +106,7 @@ std::string way_out(const Node& node, Type type) {
   return "";
 }
 
-// Returns the words that a duration in steps may be instead of a number: ` or "input"`.
+// Returns the words that the value may be instead of numbers: ` or "input"`.
 std::string or_words(const Row& row) {
   std::string out;
   for (const std::string& word : row.choices) out += " or " + quoted(word);
@@ -171,6 +171,17 @@ std::vector<ValueProblem> read_map(const Node& node, Type type, Value& out) {
       problems.push_back(mismatch(item, element_type(type), map_suffix(name)));
   out = std::move(values);
   return problems;
+}
+
+std::vector<ValueProblem> read_integers(const Node& node, const Row& row, Value& out) {
+  if (row.choices.empty() || node.kind == Kind::array)
+    return read_list<int64_t>(node, row.type, out);
+  if (node.kind == Kind::string && node.string == row.choices.front()) {
+    out = std::vector<int64_t>{kEach};
+    return {};
+  }
+  return {
+      {"", fmt::format("expected {}{}, found {}", expected(row.type), or_words(row), found(node))}};
 }
 
 std::string check_number(const Row& row, double value, const std::string& text) {
@@ -272,7 +283,7 @@ std::string short_type_name(const Row& row) {
 }
 
 std::string range_text(const Row& row) {
-  if (row.type == Type::duration && !row.choices.empty()) {
+  if (!row.choices.empty() && (row.type == Type::duration || row.type == Type::integers)) {
     Row numbers;
     numbers.least = row.least;
     numbers.most = row.most;
@@ -309,7 +320,7 @@ std::vector<ValueProblem> convert(const Node& node, const Row& row, Value& out) 
     case Type::strings:
       return read_list<std::string>(node, row.type, out);
     case Type::integers:
-      return read_list<int64_t>(node, row.type, out);
+      return read_integers(node, row, out);
     case Type::reals:
       return read_list<double>(node, row.type, out);
     case Type::string_map:
@@ -344,7 +355,8 @@ std::vector<ValueProblem> validate(const Row& row, const Value& value) {
         if constexpr (std::is_same_v<T, double>) add("", real(v));
         if constexpr (std::is_same_v<T, std::string>) add("", string(v));
         if constexpr (std::is_same_v<T, std::vector<std::string>>) list(v, string);
-        if constexpr (std::is_same_v<T, std::vector<int64_t>>) list(v, integer);
+        if constexpr (std::is_same_v<T, std::vector<int64_t>>)
+          if (!is_all(v)) list(v, integer);
         if constexpr (std::is_same_v<T, std::vector<double>>) list(v, real);
         if constexpr (std::is_same_v<T, std::map<std::string, std::string>>) map(v, string);
         if constexpr (std::is_same_v<T, std::map<std::string, double>>) map(v, real);

@@ -13,6 +13,7 @@
 #include <variant>
 #include <vector>
 
+#include "config/all.hpp"
 #include "config/node.hpp"
 #include "config/table.hpp"
 

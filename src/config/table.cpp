@@ -69,7 +69,8 @@ Key& Key::above(double bound) {
   return *this;
 }
 Key& Key::one_of(std::vector<std::string> names) {
-  const bool word = row_->type == Type::duration && names == std::vector<std::string>{kInput};
+  const bool word = (row_->type == Type::duration && names == std::vector<std::string>{kInput}) ||
+                    (row_->type == Type::integers && names == std::vector<std::string>{kAll});
   CHECK(word || takes_choices(row_->type), "{} takes no names", row_->key());
   row_->choices = std::move(names);
   return *this;

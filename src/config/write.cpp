@@ -106,6 +106,7 @@ std::string toml_value(const Value& value) {
       return inline_list(v, toml_string);
     }
     std::string operator()(const std::vector<int64_t>& v) const {
+      if (is_all(v)) return toml_string(kAll);
       return inline_list(v, [](int64_t x) { return fmt::format("{}", x); });
     }
     std::string operator()(const std::vector<double>& v) const {

@@ -8,6 +8,7 @@
 #include "base/log.hpp"
 #include "base/span.hpp"
 #include "device/gpu.hpp"
+#include "device/op_lapses.hpp"
 
 namespace device {
 namespace {
@@ -33,6 +34,17 @@ class Recording {
   Queue& queue_;
   bool ended_ = false;
 };
+
+// The work of a graph as that of one op.
+template <class Costs>
+OpTimer::Work work_of(const Costs& costs) {
+  OpTimer::Work work{kGraphLaunch};
+  for (const auto& [op, cost] : costs) {
+    work.flops += cost.flops;
+    work.bytes += cost.bytes;
+  }
+  return work;
+}
 
 }  // namespace
 
@@ -102,7 +114,10 @@ double Graphs::record(Entry& entry, const std::function<void()>& work) {
 
 void Graphs::launch(const Entry& entry) {
   base::TimedSpan span("graph");
+  OpTimer* timer = queue_.timer();
+  if (timer) timer->begin(queue_);
   gpu::launch_graph(entry.graph.get(), queue_.stream());
+  if (timer) timer->end(work_of(entry.costs), queue_);
   ++counts_.launches;
   ++queue_.graph_cost().launches;
   queue_.graph_cost().seconds += span.end_s();

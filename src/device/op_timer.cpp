@@ -1,9 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "device/op_timer.hpp"
 
+#include <cmath>
+
+#include "base/clock.hpp"
 #include "device/gpu.hpp"
+#include "device/op_lapses.hpp"
 
 namespace device {
+namespace {
+
+// What OpLapses::take() wants of the timer that collects.
+struct Wanted {
+  void* begin;
+  int64_t begin_ns;
+  std::vector<OpLapse>& out;
+  void add(const OpTimer::Work& work, void* op_begin, void* op_end) const {
+    auto ns = [this](void* event) {
+      return begin_ns + std::llround(1e9 * gpu::seconds_between(begin, event));
+    };
+    out.push_back({work, ns(op_begin), ns(op_end)});
+  }
+};
+const Wanted* wanted = nullptr;
+
+}  // namespace
 
 OpTimer::~OpTimer() {
   for (const Span& span : spans_) {
@@ -26,12 +47,36 @@ void OpTimer::end(const Work& work, const Queue& queue) {
 void OpTimer::collect(Queue& queue) {
   queue.synchronize("the times of ops");
   for (size_t i = 0; i < used_; ++i) {
+    if (wanted) wanted->add(spans_[i].work, spans_[i].begin, spans_[i].end);
     Time& time = times_.ops[spans_[i].work];
     ++time.calls;
     time.seconds += gpu::seconds_between(spans_[i].begin, spans_[i].end);
   }
   if (used_) times_.span_s += gpu::seconds_between(spans_[0].begin, spans_[used_ - 1].end);
   used_ = 0;
+}
+
+OpLapses::OpLapses(Queue& queue) : queue_(queue), begin_(gpu::make_timing_event()) {
+  queue.synchronize("the begin of a trace");
+  const int64_t before_ns = base::now_ns();
+  gpu::record(begin_, queue.stream());
+  gpu::wait_for_event(begin_);
+  begin_ns_ = before_ns + (base::now_ns() - before_ns) / 2;
+  queue.set_timer(&timer_);
+}
+
+OpLapses::~OpLapses() {
+  queue_.set_timer(nullptr);
+  gpu::free_event(begin_);
+}
+
+std::vector<OpLapse> OpLapses::take() {
+  std::vector<OpLapse> out;
+  const Wanted here{begin_, begin_ns_, out};
+  wanted = &here;
+  timer_.collect(queue_);
+  wanted = nullptr;
+  return out;
 }
 
 }  // namespace device

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// --mode bench: times the deck's training step and each op. Writes no file. The last line of output
+// --mode bench: times the deck's training step and each op. Leaves no file. The last line of output
 // is one JSON object for comparison with other programs:
 // {"ms_per_step": .., "workload": run.name, "dtype": "f32", "batch": .., "peak_rss_mib": ..}
 #include <sys/resource.h>
@@ -190,7 +190,9 @@ void bench(Job& job) {
   const SpanCost spans = measure_spans(times.spans);
   log::line("spans    {}", spans.text(times.median(), int64_t(times.all.size())));
   nlohmann::ordered_json summary = summary_of(job, times, pace);
-  summary["spans_share"] = spans.share(times.median(), int64_t(times.all.size()));
+  const auto steps = int64_t(times.all.size());
+  summary["spans_share"] = spans.share(times.median(), steps);
+  summary["traced_spans_share"] = spans.traced_share(times.median(), steps);
   if (on_gpu) {
     add_transfers(summary, times.transfers);
     add_paths(summary, times.paths);

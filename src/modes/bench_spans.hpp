@@ -17,11 +17,18 @@ struct SpanMark {
 SpanMark mark_spans();
 
 struct SpanCost {
-  double idle_ns = 0, kept_ns = 0, exchange_ns = 0;  // of one
-  SpanMark begun;                                    // in all steps
+  // Of one: without a sink, kept in the flight page, also traced; of an exchange.
+  double idle_ns = 0, kept_ns = 0, traced_ns = 0, exchange_ns = 0;
+  SpanMark begun;  // in all steps
   // Returns the share of a step of this length that `steps` steps with these spans need.
-  double share(double step_ms, int64_t steps) const;
+  double share(double step_ms, int64_t steps) const { return share_of(kept_ns, step_ms, steps); }
+  double traced_share(double step_ms, int64_t steps) const {
+    return share_of(traced_ns, step_ms, steps);
+  }
   std::string text(double step_ms, int64_t steps) const;
+
+ private:
+  double share_of(double span_ns, double step_ms, int64_t steps) const;
 };
 
 // Measures one span in each state, for these. Takes some milliseconds.

@@ -27,7 +27,7 @@ const base::Pattern& written_files() {
       R"(|logs/(warnings|parameters|parameters_init|init|bad_samples|state|memory)\.txt)"
       R"(|selftest-[^/]+/rank\d{5}(\.lock)?)"
       R"(|logs/flight/\d{5}|logs/stacks/\d+-(hang|quit|crash)\d*(-rank\d{5})?\.txt(\.silent)?)"
-      R"(|logs/stacks/request)"
+      R"(|logs/stacks/request|logs/trace/step\d{10}(\.rank\d{5})?\.json)"
       R"(|tensorboard/events\.out\.tfevents\.\d{10})"
       R"(|logs/samples/from\d{10}\.rank\d{5}\.tsv)"
       R"(|eval/[^/]+/\d{10}/(partial/)?[^/]+|index/[^/]+\.index)(\.tmp)?)");
@@ -37,7 +37,8 @@ const base::Pattern& written_files() {
 // The folders that training makes. Others are not entered.
 const base::Pattern& made_folders() {
   static const base::Pattern names(
-      R"(checkpoints(/abandoned)?|tensorboard|logs(/(samples|flight|stacks))?|index|selftest-[^/]+)"
+      R"(checkpoints(/abandoned)?|tensorboard|logs(/(samples|flight|stacks|trace))?|index)"
+      R"(|selftest-[^/]+)"
       R"(|eval(/[^/]+(/\d{10}(/partial)?)?)?)");
   return names;
 }

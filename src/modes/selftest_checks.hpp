@@ -7,10 +7,14 @@
 #include <string>
 #include <vector>
 
+#include "comm/clocks.hpp"
 #include "host/device_choice.hpp"
 #include "train/recipe.hpp"
 
 namespace modes::selftest {
+
+using comm::Offset;
+using comm::Readings;
 
 // What is wrong with one rank.
 struct Complaint {
@@ -97,18 +101,6 @@ std::set<int> blamed_by_blocks(const std::vector<std::set<int>>& wrong,
 // Returns the ranks whose rate is below `share` of the median of all.
 std::vector<int> slow_ranks(const std::vector<double>& rates, double share);
 
-// An interval in which the difference of two clocks lies, in seconds.
-struct Offset {
-  double least = -1e300, most = 1e300;
-  double middle() const { return (least + most) / 2; }
-};
-// Readings of one rank's clock before and after a barrier of all ranks.
-struct Readings {
-  double before = 0, after = 0;
-};
-// Returns how far each rank's clock is ahead of rank 0's. rounds[i][r] are the readings of rank r
-// at barrier i. No rank leaves a barrier before all have entered it, which bounds the difference.
-std::vector<Offset> clock_offsets(const std::vector<std::vector<Readings>>& rounds);
 // Returns the ranks whose clock differs surely by more than `most_s` from that of most ranks. If no
 // time has a majority, rank 0's is right.
 std::vector<int> wrong_clocks(const std::vector<Offset>& offsets, double most_s);

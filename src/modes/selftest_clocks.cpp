@@ -20,20 +20,7 @@ double wall_time() {
 
 Row check_wall_clocks(Place& place) {
   comm::Comm& world = place.world();
-  constexpr int kRounds = 24;
-  std::string mine;
-  for (int i = 0; i < kRounds; ++i) {
-    const double before = wall_time();
-    world.barrier();
-    mine += fmt::format("{}{:.6f} {:.6f}", i ? " " : "", before, wall_time());
-  }
-  std::vector<std::vector<Readings>> rounds(kRounds);
-  for (const std::string& text : world.gather_text(mine)) {
-    const std::vector<std::string> words = base::split(text, ' ');
-    for (size_t i = 0; i < rounds.size(); ++i)
-      rounds[i].push_back({std::stod(words.at(2 * i)), std::stod(words.at(2 * i + 1))});
-  }
-  const std::vector<Offset> offsets = clock_offsets(rounds);
+  const std::vector<Offset> offsets = clock_offsets(comm::read_clocks(world, 24, wall_time));
   const std::vector<int> wrong = wrong_clocks(offsets, kMost_s);
   double least = 0, most = 0, unsure = 0;
   for (const Offset& o : offsets) {
@@ -92,18 +79,6 @@ Row check_threads(Place& place) {
 }
 
 }  // namespace
-
-std::vector<Offset> clock_offsets(const std::vector<std::vector<Readings>>& rounds) {
-  std::vector<Offset> out(rounds.front().size());
-  for (const std::vector<Readings>& round : rounds)
-    for (size_t r = 0; r < round.size(); ++r) {
-      // Each rank has left the barrier after rank 0 came to it, and the other way round.
-      out[r].most = std::min(out[r].most, round[r].after - round[0].before);
-      out[r].least = std::max(out[r].least, round[r].before - round[0].after);
-    }
-  out[0] = {0, 0};
-  return out;
-}
 
 std::vector<int> wrong_clocks(const std::vector<Offset>& offsets, double most_s) {
   auto apart = [&](const Offset& a, const Offset& b) {

@@ -176,7 +176,7 @@ void Recipe::bind(config::Table& t) {
   t.table("hooks", hooks,
           "commands that run beside training when something has happened; each gets what there is "
           "to know about it. --fast-dev runs none");
-  t.table("profile", profile, "what speed is compared with");
+  t.table("profile", profile, "what speed is compared with, and which steps are traced");
   t.table("bench", bench, "--mode bench");
   t.table("plan", plan, "--mode plan: what a run needs");
   t.table("show", show, "--mode show: a batch as the model would see it");

@@ -21,6 +21,7 @@
 #include "models/model.hpp"
 #include "optim/options.hpp"
 #include "records/metrics.hpp"
+#include "records/trace_options.hpp"
 #include "step/engine.hpp"
 #include "step/geometry.hpp"
 #include "train/guard.hpp"
@@ -96,6 +97,15 @@ struct ForwardWork {
   std::set<std::string> labels_of = {};
 };
 
+// [profile] of the deck.
+struct ProfileOptions : host::ProfileOptions {
+  records::TraceOptions trace;
+  void bind(config::Table& t) {
+    host::ProfileOptions::bind(t);
+    trace.bind(t);
+  }
+};
+
 // The whole deck. It has many members because each table of the deck has one, and the two are read
 // side by side.
 struct Recipe {
@@ -122,7 +132,7 @@ struct Recipe {
   job::LimitOptions limits;
   job::WatchOptions watch;
   job::HookOptions hooks;
-  host::ProfileOptions profile;
+  ProfileOptions profile;
   BenchOptions bench;
   PlanOptions plan;
   ShowOptions show;

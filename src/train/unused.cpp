@@ -47,6 +47,17 @@ std::vector<Unused> turned_off(const Recipe& recipe) {
       "precision.loss_scale",
       fmt::format("it is fp16's, and precision.compute is \"{}\"",
                   name_of(recipe.precision.compute)));
+  const records::TraceOptions& trace = recipe.profile.trace;
+  if (const std::string early = trace.left_out(); !early.empty())
+    out.push_back({"profile.steps", fmt::format("windows of {} steps at {} would begin before the "
+                                                "one before has ended, and are left out",
+                                                trace.length, early)});
+  if (trace.steps.empty()) {
+    const std::string why = "profile.steps is [], so no step is traced";
+    add(trace.length != plain.profile.trace.length, "profile.length", why);
+    add(trace.ranks != plain.profile.trace.ranks, "profile.ranks", why);
+    add(trace.stop_after, "profile.stop_after", why);
+  }
   const TrainOptions& t = recipe.train;
   const std::string order =
       fmt::format("train.shuffle is \"{}\"", base::name_of(data::kShuffleNames, t.shuffle));

@@ -13,7 +13,7 @@ import run_dir
 import slow_ranks
 from console import duration, short
 from measures import best_end, main_of
-from report_page import captions, charts, confusions, deck, goodput, tensors
+from report_page import captions, charts, confusions, deck, goodput, tensors, trace
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 MOST_RANKS = 256        # ranks of a mesh that is drawn
@@ -348,6 +348,7 @@ def page(runs, until=None, every_s=0):
         ("time", "Time of the job", times(runs, names)),
         ("goodput", "Goodput", per_run(names, [goodput.goodput(run, table) for run in runs])),
         ("throughput", "Throughput", throughput(runs, names)),
+        ("trace", "Trace of some steps", per_run(names, [trace.trace(run, table) for run in runs])),
         ("mesh", "Mesh", mesh(runs, names)),
         ("slow", "Slow ranks", slow(runs, names)),
         ("attempts", "Attempts and stops", attempts(runs, names)),
