@@ -192,10 +192,11 @@ class Trace(LiveTest):
 
     # ---------------------------------------------------------------- ends within a window
 
+    @unittest.skipIf(place.no_processes(), place.no_processes())
     def test_a_signal_closes_the_file(self):
         job = self.start(*LONG, *WINDOW, "--set", "profile.length=100000")
         self.until(job, "step=6 ")
-        job.send_signal(signal.SIGTERM)
+        os.kill(self.ranks(job)[1], signal.SIGTERM)
         self.ended(job, 75)
         for rank in range(2):
             self.assertIn("signal TERM", self.closed(4, rank)[-1]["args"]["reason"])
@@ -207,7 +208,7 @@ class Trace(LiveTest):
 
     def test_a_rewind_closes_the_file(self):
         self.expect(0, "went back", args=self.poisoned("rewind", "--set", "profile.length=100"))
-        self.assertIn("went back to step 2", self.closed(3)[-1]["args"]["reason"])
+        self.assertIn("went back to step", self.closed(3)[-1]["args"]["reason"])
 
     @unittest.skipIf(place.no_processes(), place.no_processes())
     def test_a_kill_leaves_a_file_that_can_be_read(self):
