@@ -93,6 +93,7 @@ int look(const CommandLine& c, double begin_s) {
 int run(int argc, char** argv) {
   const double begin_s = base::process_start_s();  // limits.wall_time counts from here
   base::register_main_thread();
+  base::set_phase("start");
   host::free_main_thread();
   base::share_heap_if_limited();
 

@@ -6,6 +6,7 @@ set_target_properties(inject PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_
 # The same for exchanges between ranks (faults_test.py).
 add_library(mpi_faults MODULE ${CMAKE_CURRENT_SOURCE_DIR}/inject/mpi_faults.cpp)
 target_link_libraries(mpi_faults PRIVATE MPI::MPI_CXX ${CMAKE_DL_LIBS})
+target_include_directories(mpi_faults PRIVATE ${CMAKE_SOURCE_DIR}/src)
 set_target_properties(mpi_faults PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
 
 # A library that makes a rank slow (slow_rank_test.py).

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "base/span.hpp"
 #include "device/cuda.hpp"
 #include "device/gpu.hpp"
 #include "device/memory.hpp"
@@ -194,6 +195,7 @@ GemmSearch search_gemms(const std::string& known, Queue& queue) {
     here.insert(shape);
     ++out.shapes;
     if (lines.count(shape)) return;
+    const base::Span span("time a product", out.shapes);
     const Matmul matmul = describe(call);
     const std::vector<cublasLtMatmulAlgo_t> proposed = proposals(matmul, call, kProposals);
     if (proposed.empty()) return;  // run_cuda reports an error, or runs the product in another way

@@ -2,6 +2,7 @@
 #include "base/error.hpp"
 
 #include <atomic>
+#include <optional>
 
 #include "base/flight_page.hpp"
 #include "base/span.hpp"
@@ -13,6 +14,13 @@ namespace {
 std::atomic<int> g_rank{0}, g_ranks{1};
 std::atomic<int64_t> g_step{0};
 std::atomic<const char*> g_phase{"start"};
+
+// The span of the phase, around all others of the main thread. It is never destroyed, because a
+// phase does not end before the process.
+std::optional<Span>& phase_span() {
+  static auto& made = *new std::optional<Span>;
+  return made;
+}
 }  // namespace
 
 void fail_check(const char* condition, const char* file, int line, const std::string& text) {
@@ -37,6 +45,8 @@ void set_step(int64_t step) {
 void set_phase(const char* phase) {
   g_phase = phase;
   const SpanName name = SpanName::of(phase);
+  phase_span().reset();
+  phase_span().emplace(name);
   for (size_t i = 0; i < name.words().size(); ++i) flight_page().head.phase[i] = name.words()[i];
 }
 

@@ -44,7 +44,8 @@ struct FlightPage {
     // Resident memory of the process at the watchdog's last look. A process that was killed for its
     // memory tells it here.
     FlightWord resident_kib;
-    std::array<FlightWord, 94> unused;
+    FlightWord work;  // grows when the process makes progress (job/progress_clock.hpp)
+    std::array<FlightWord, 93> unused;
   };
   // A span that a thread has begun and not ended.
   struct Open {

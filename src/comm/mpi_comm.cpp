@@ -21,6 +21,7 @@
 #include "comm/comm.hpp"
 #include "comm/mpi_lane.hpp"
 #include "comm/node_memory.hpp"
+#include "comm/sealed_text.hpp"
 #include "comm/shared_sum.hpp"
 #include "comm/tree_exchange.hpp"
 #include "comm/waits.hpp"
@@ -38,7 +39,7 @@ void check_mpi(int code, const char* what) {
   char text[MPI_MAX_ERROR_STRING];
   int length = 0;
   if (MPI_Error_string(code, text, &length) != MPI_SUCCESS) length = 0;
-  base::fail(base::Exit::mesh, "{}: {}", what, std::string(text, length));
+  throw ExchangeError(fmt::format("{}: {}", what, std::string(text, length)));
 }
 
 namespace {
@@ -281,30 +282,40 @@ class MpiComm : public Comm {
   std::vector<std::string> gather_text(const std::string& text) override {
     const auto exchange = whole("gather_text");
     lane_.drain();
-    int length = base::narrow<int>(text.size());
+    const uint64_t number = ++texts_;
+    const std::string mine = sealed(text, number);
+    int length = base::narrow<int>(mine.size());
     std::vector<int> lengths(size_), starts(size_);
     CHECK_MPI(MPI_Allgather(&length, 1, MPI_INT, lengths.data(), 1, MPI_INT, comm_));
     int total = 0;
+    const std::string name = "gather_text of " + name_;
     for (int i = 0; i < size_; ++i) {
+      if (lengths[i] < kSealBytes) unsealed("", number, name, i);
       starts[i] = total;
       total += lengths[i];
     }
     std::string all(total, '\0');
-    CHECK_MPI(MPI_Allgatherv(text.data(), length, MPI_CHAR, all.data(), lengths.data(),
+    CHECK_MPI(MPI_Allgatherv(mine.data(), length, MPI_CHAR, all.data(), lengths.data(),
                              starts.data(), MPI_CHAR, comm_));
     std::vector<std::string> out(size_);
-    for (int i = 0; i < size_; ++i) out[i] = all.substr(starts[i], lengths[i]);
+    for (int i = 0; i < size_; ++i)
+      out[i] = unsealed(std::string_view(all).substr(starts[i], lengths[i]), number, name, i);
     return out;
   }
 
   std::string broadcast_text(const std::string& text, int root) override {
     const auto exchange = whole("broadcast_text");
     lane_.drain();
-    int64_t length = int64_t(text.size());
-    CHECK_MPI(MPI_Bcast(&length, 1, MPI_INT64_T, root, comm_));
-    std::string out = rank_ == root ? text : std::string(size_t(length), '\0');
-    CHECK_MPI(MPI_Bcast(out.data(), base::narrow<int>(length), MPI_CHAR, root, comm_));
-    return out;
+    const uint64_t number = ++texts_;
+    const std::string name = "broadcast_text of " + name_;
+    std::string out = rank_ == root ? sealed(text, number) : "";
+    // The length is a text, too.
+    std::string length = sealed(fmt::format("{:016x}", out.size()), number);
+    if (rank_ != root) length.assign(length.size(), '\0');
+    CHECK_MPI(MPI_Bcast(length.data(), base::narrow<int>(length.size()), MPI_CHAR, root, comm_));
+    out.resize(std::stoull(unsealed(length, number, name, root), nullptr, 16));
+    CHECK_MPI(MPI_Bcast(out.data(), base::narrow<int>(out.size()), MPI_CHAR, root, comm_));
+    return unsealed(out, number, name, root);
   }
 
  private:
@@ -370,6 +381,7 @@ class MpiComm : public Comm {
   std::unique_ptr<SharedGroup> shared_;  // null: its ranks share no memory
   int rank_ = 0, size_ = 1;
   int64_t sequence_ = 0;  // of exchanges along the tree
+  uint64_t texts_ = 0;    // gathered or broadcast
   std::vector<std::unique_ptr<MpiWork>> works_;
 };
 

@@ -5,6 +5,7 @@
 
 #include "base/clock.hpp"
 #include "base/log.hpp"
+#include "base/span.hpp"
 #include "io/waiting.hpp"
 #include "kernels/gemm_search.hpp"
 
@@ -45,6 +46,7 @@ bool agree_on_platform(comm::Comm& world, const std::string& mine, bool needed) 
 std::function<void(device::Queue&)> product_chooser(comm::Comm& world, const std::string& file,
                                                     const ChooserOptions& options) {
   return [&world, file, options](device::Queue& queue) {
+    const base::Span span("choose products");
     base::Stopwatch watch;
     const std::string platform = kernels::gemm_platform();
     if (!agree_on_platform(world, platform, options.needs_one_platform)) return;

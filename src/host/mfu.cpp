@@ -4,6 +4,7 @@
 #include <cctype>
 #include <set>
 
+#include "base/span.hpp"
 #include "base/text.hpp"
 #include "device/gpu.hpp"
 #include "host/machine_limits.hpp"
@@ -114,6 +115,7 @@ std::string utilisation_note(double mfu, double hfu, double flops, bool measured
 
 Peak find_peak(comm::Comm& world, device::Kind kind, int threads, Compute compute,
                const ProfileOptions& options, double seconds) {
+  const base::Span span("find the peak");
   if (kind == device::Kind::cuda) {
     std::vector<RankGpu> ranks;
     for (const std::string& text :

@@ -1,49 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "job/call_check.hpp"
 
-#include <map>
-
 #include "base/text.hpp"
-#include "job/flight.hpp"
+#include "job/verdict.hpp"
 
 namespace job {
+namespace {
 
-Calls own_calls() {
-  Calls calls;
-  for (const FlightExchange& e : own_flight().calls) calls.newest.push_back({e.call, e.text});
-  return calls;
+// The calls of this rank as lines, and back.
+std::string text_of(const Flight& flight) {
+  std::string text = fmt::format("{}\n{}\n{}\n", flight.host, flight.phase, flight.step);
+  for (const FlightExchange& e : flight.calls) text += fmt::format("{} {}\n", e.call, e.text);
+  return text;
+}
+Standing standing_of(int rank, const std::string& text) {
+  const std::vector<std::string> lines = base::split(text, '\n');
+  Flight flight;
+  flight.host = lines.at(0);
+  flight.phase = lines.at(1);
+  flight.step = std::stoll(lines.at(2));
+  for (size_t i = 3; i < lines.size(); ++i)
+    if (const size_t space = lines[i].find(' '); space != std::string::npos)
+      flight.calls.push_back(
+          {.call = std::stoull(lines[i]), .text = lines[i].substr(space + 1), .ended = true});
+  if (!flight.calls.empty()) flight.last = flight.oldest = flight.calls.back();
+  return {.rank = rank, .host = flight.host, .flight = flight};
 }
 
-std::string first_difference(const std::vector<Calls>& by_rank) {
-  std::map<uint64_t, std::map<std::string, std::vector<int>>> calls;
-  for (size_t r = 0; r < by_rank.size(); ++r)
-    for (const Calls::Call& c : by_rank[r].newest) calls[c.number][c.text].push_back(int(r));
-  for (const auto& [number, texts] : calls) {
-    size_t ranks = 0;
-    for (const auto& [text, who] : texts) ranks += who.size();
-    if (ranks < by_rank.size()) continue;  // some ranks no longer know it, or have not called it
-    if (texts.size() == 1) continue;
-    std::string out = fmt::format("call {}", number);
-    for (const auto& [text, who] : texts) out += fmt::format("; {}: {}", list_of_ranks(who), text);
-    return out;
-  }
-  return "calls that are too long ago to be known";
-}
+}  // namespace
 
 void refuse_unlike_calls(comm::Comm& world) {
-  std::string mine;
-  for (const Calls::Call& c : own_calls().newest) mine += fmt::format("{} {}\n", c.number, c.text);
-  std::vector<Calls> all;
-  for (const std::string& text : world.gather_text(mine)) {
-    Calls& calls = all.emplace_back();
-    for (const std::string& line : base::split(text, '\n'))
-      if (const size_t space = line.find(' '); space != line.npos)
-        calls.newest.push_back({std::stoull(line), line.substr(space + 1)});
-  }
+  std::vector<Standing> standing;
+  for (const std::string& text : world.gather_text(text_of(own_flight())))
+    standing.push_back(standing_of(int(standing.size()), text));
+  const Verdict unlike = find_unlike(standing);
   throw base::Error(base::Exit::internal,
-                    "the ranks have called different exchanges, so what they hold is wrong: " +
-                        first_difference(all) +
-                        ". This is a bug of the program or of the MPI library",
+                    fmt::format("the ranks have called different exchanges, so what they hold is "
+                                "wrong. This is a bug of the program or of the MPI library: {}",
+                                unlike.rank >= 0 ? unlike.text : "too long ago to be known"),
                     true);
 }
 

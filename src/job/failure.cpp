@@ -6,6 +6,7 @@
 #include "base/memory_limit.hpp"
 #include "base/shortage.hpp"
 #include "base/text.hpp"
+#include "comm/exchange_error.hpp"
 #include "job/failure_report.hpp"
 #include "job/flight.hpp"
 #include "job/hooks.hpp"
@@ -36,15 +37,33 @@ void log_shortage() {
     if (!text.empty()) base::log::line("{}", text);
 }
 
-}  // namespace
+// Adds to an error of an exchange what this rank was doing and which rank's calls differ.
+std::string with_exchange(const std::string& text) {
+  const FlightExchange last = own_flight().last;
+  if (last.call == 0) return text;
+  // What has a seal says itself which rank took no part (comm/sealed_text.hpp).
+  const std::string parted = Watchdog::who_parted(text.find("MPI_") != text.npos);
+  return fmt::format("{}; this rank's newest exchange is call {}, {}{}{}", text, last.call,
+                     last.text, parted.empty() ? "" : "; ", parted);
+}
 
-int try_on_all(comm::Comm& world, const std::function<void()>& work) {
+void log_error(int code, const std::string& text, bool of_all_ranks) {
+  const bool reports = write_report(code, text);
+  base::log::error("{}step {} ({}): {}", of_all_ranks ? "" : rank_text(), base::where().step,
+                   base::where().phase, text);
+  log_shortage();
+  Hooks::after_error(reports, code, text);
+}
+
+int try_and_agree(comm::Comm& world, const std::function<void()>& work) {
   int code = 0, teller = world.rank();
   std::string text;
   try {
     work();
   } catch (const AskedToStop& e) {
     return leave(e);
+  } catch (const comm::ExchangeError&) {
+    throw;
   } catch (const base::Error& e) {
     code = int(e.code());
     text = e.what();
@@ -69,27 +88,16 @@ int try_on_all(comm::Comm& world, const std::function<void()>& work) {
   return std::stoi(codes[first]);
 }
 
-namespace {
-
-// Adds to an error of an exchange what this rank was doing and which rank's calls differ.
-std::string with_exchange(const std::string& text) {
-  const FlightExchange last = own_flight().last;
-  if (last.call == 0 || text.find("MPI_") == text.npos) return text;
-  const std::string parted = Watchdog::who_parted();
-  return fmt::format("{}; this rank's newest exchange is call {}, {}{}{}", text, last.call,
-                     last.text, parted.empty() ? "" : "; ", parted);
-}
-
-void log_error(int code, const std::string& error, bool of_all_ranks) {
-  const std::string text = code == int(base::Exit::mesh) ? with_exchange(error) : error;
-  const bool reports = write_report(code, text);
-  base::log::error("{}step {} ({}): {}", of_all_ranks ? "" : rank_text(), base::where().step,
-                   base::where().phase, text);
-  log_shortage();
-  Hooks::after_error(reports, code, text);
-}
-
 }  // namespace
+
+int try_on_all(comm::Comm& world, const std::function<void()>& work) {
+  try {
+    return try_and_agree(world, work);
+  } catch (const comm::ExchangeError& e) {  // the ranks cannot agree on it
+    log_error(int(e.code()), with_exchange(e.what()), false);
+    comm::Session::abort(int(e.code()));
+  }
+}
 
 int end_all_on_error(comm::Session& session, const std::function<int()>& work) {
   int code = int(base::Exit::internal);
@@ -97,6 +105,9 @@ int end_all_on_error(comm::Session& session, const std::function<int()>& work) {
     return work();
   } catch (const AskedToStop& e) {
     return leave(e);
+  } catch (const comm::ExchangeError& e) {
+    code = int(e.code());
+    log_error(code, with_exchange(e.what()), false);
   } catch (const base::Error& e) {
     code = int(e.code());
     // An error that every rank throws is logged once, and before any rank aborts the job.

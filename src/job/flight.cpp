@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstddef>
 #include <cstring>
 #include <fstream>
 #include <memory>
@@ -68,7 +69,9 @@ Flight flight_of(const FlightPage& page) {
     if (t.tid.load() == 0) continue;
     FlightThread thread{text_of(t.name), {}};
     const uint64_t depth = std::min<uint64_t>(t.depth.load(), FlightPage::kDepth);
-    for (uint64_t i = 0; i < depth; ++i) {
+    // The outermost span of the main thread is the phase, which `phase` tells.
+    const uint64_t first = thread.name == "main" && depth > 0 && name_of(t.open[0].name) == f.phase;
+    for (uint64_t i = first; i < depth; ++i) {
       const FlightPage::Open& open = t.open[i];
       const auto number = int64_t(open.number.load());
       std::string text = name_of(open.name);
@@ -173,6 +176,16 @@ std::optional<Flight> read_flight(const std::string& file) {
       page->head.magic.load() != FlightPage::kMagic)
     return {};
   return flight_of(*page);
+}
+
+uint64_t work_in(const std::string& path) {
+  uint64_t work = 0;
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return 0;
+  const off_t at = offsetof(FlightPage, head) + offsetof(FlightPage::Head, work);
+  if (::pread(file, &work, sizeof work, at) != ssize_t(sizeof work)) work = 0;
+  ::close(file);
+  return work;
 }
 
 Flight own_flight() { return flight_of(base::flight_page()); }

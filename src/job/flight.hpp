@@ -28,7 +28,7 @@ struct OpenSpan {
 };
 struct FlightThread {
   std::string name;
-  std::vector<OpenSpan> open;  // the outermost first
+  std::vector<OpenSpan> open;  // the outermost first, without the phase
 };
 struct FlightExchange {
   uint64_t call = 0;  // number from 1; 0: none
@@ -62,6 +62,9 @@ std::string list_of_ranks(const std::vector<int>& ranks);
 
 // Reads a page from a file. Returns nothing if there is none, or if it is not one of this program.
 std::optional<Flight> read_flight(const std::string& file);
+// Reads how much work the rank of this file has done (progress_clock.hpp); 0 if there is none. It
+// reads 8 bytes, because the bytes that a process reads count as its own progress.
+uint64_t work_in(const std::string& file);
 // Reads the page of this process.
 Flight own_flight();
 

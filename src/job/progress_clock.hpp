@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Says when a process that makes no progress hangs.
+// Says when a job that makes no progress hangs.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 
 namespace job {
@@ -23,19 +24,33 @@ class ProgressClock {
   // Call it often. `begun` counts the process's work; it makes progress when the count or the phase
   // changes. `seconds`: since the last call. Returns true if the process hangs now, and again after
   // each further limit.
-  bool tick(uint64_t begun, const std::string& phase, double seconds) {
+  //
+  // A rank may wait for long while another one works. So from half of the limit on, `others`
+  // returns the work of the other ranks, and the clock starts anew if that changes.
+  template <class Others>
+  bool tick(uint64_t begun, const std::string& phase, double seconds, const Others& others) {
     if (begun != begun_ || phase != phase_) {
       longest_s_[phase_] = std::max(longest_s_[phase_], idle_s_);
       begun_ = begun;
       phase_ = phase;
-      idle_s_ = unreported_s_ = 0;
+      start_anew();
       return false;
     }
     idle_s_ += seconds;
     unreported_s_ += seconds;
-    if (unreported_s_ <= limit_s()) return false;
-    unreported_s_ = 0;
-    return true;
+    const double limit = limit_s();
+    const bool over = unreported_s_ > limit;
+    if (over || (idle_s_ > limit / 2 && idle_s_ > looked_s_ + limit / kLooks)) {
+      looked_s_ = idle_s_;
+      const uint64_t work = others();
+      if (others_.value_or(work) != work) {
+        start_anew();
+        return false;
+      }
+      others_ = work;
+    }
+    if (over) unreported_s_ = 0;
+    return over;
   }
   double idle_s() const { return idle_s_; }
   double limit_s() const {
@@ -44,10 +59,20 @@ class ProgressClock {
   }
 
  private:
+  // Looks at the other ranks in a limit, because each one reads a file of each rank.
+  static constexpr double kLooks = 16;
+
+  void start_anew() {
+    idle_s_ = unreported_s_ = looked_s_ = 0;
+    others_.reset();
+  }
+
   double limit_s_;
   uint64_t begun_ = 0;
   std::string phase_;
   double idle_s_ = 0, unreported_s_ = 0;
+  double looked_s_ = 0;                      // idle_s_ at the last look
+  std::optional<uint64_t> others_;           // what it showed
   std::map<std::string, double> longest_s_;  // without progress, by phase
 };
 

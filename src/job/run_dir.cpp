@@ -16,6 +16,7 @@
 #include "base/clock.hpp"
 #include "base/log.hpp"
 #include "base/process_start.hpp"
+#include "base/span.hpp"
 #include "base/text.hpp"
 #include "comm/together.hpp"
 #include "job/failure_report.hpp"
@@ -276,6 +277,7 @@ RunDirectory::~RunDirectory() {
 
 std::unique_ptr<RunDirectory> open_run_directory(comm::Comm& world, const std::string& path,
                                                  bool only_existing) {
+  const base::Span span("open the run directory");
   auto was_used = [&] {
     try {
       return io::exists(path + "/lock") ? std::string("yes") : std::string();

@@ -101,6 +101,14 @@ const Standing* odd_one(const std::map<Key, std::vector<const Standing*>>& group
   return least->front();
 }
 
+// Returns the ranks whose calls are known.
+std::vector<const Standing*> with_calls(const std::vector<Standing>& standing) {
+  std::vector<const Standing*> known;
+  for (const Standing& s : standing)
+    if (s.flight && s.flight->last.call) known.push_back(&s);
+  return known;
+}
+
 template <class Key>
 std::vector<int> ranks_of(const std::map<Key, std::vector<const Standing*>>& groups,
                           const Key& key) {
@@ -111,23 +119,19 @@ std::vector<int> ranks_of(const std::map<Key, std::vector<const Standing*>>& gro
 
 }  // namespace
 
-Verdict find_parted(const std::vector<Standing>& standing) {
-  std::vector<const Standing*> known;
-  for (const Standing& s : standing)
-    if (s.flight && s.flight->last.call) known.push_back(&s);
+Verdict find_unlike(const std::vector<Standing>& standing) {
+  std::vector<const Standing*> known = with_calls(standing);
   if (known.size() < 2) return {};
   uint64_t first = 0, last = UINT64_MAX;
-  std::map<uint64_t, std::vector<const Standing*>> by_number;
   for (const Standing* s : known) {
     const std::vector<FlightExchange>& calls = s->flight->calls;
     first = std::max(first, calls.empty() ? s->flight->last.call : calls.front().call);
     last = std::min(last, s->flight->last.call);
-    by_number[present(*s).call].push_back(s);
   }
   for (uint64_t number = first; number <= last; ++number) {
     std::map<std::string, std::vector<const Standing*>> by_text;
     for (const Standing* s : known) by_text[call_text(*s, number)].push_back(s);
-    if (by_text.size() == 1) continue;
+    if (by_text.size() == 1 || by_text.contains("")) continue;
     const Standing& odd =
         *odd_one(by_text, [&](const Standing& s) { return !followed_before(s, number); });
     std::string text =
@@ -138,11 +142,17 @@ Verdict find_parted(const std::vector<Standing>& standing) {
       text += fmt::format("; all have called {} before", before);
     return {odd.rank, odd.host, text};
   }
-  if (by_number.size() == 1) return {};
+  return {};
+}
+
+Verdict find_parted(const std::vector<Standing>& standing) {
+  if (Verdict unlike = find_unlike(standing); unlike.rank >= 0) return unlike;
+  std::map<uint64_t, std::vector<const Standing*>> by_number;
+  for (const Standing* s : with_calls(standing)) by_number[present(*s).call].push_back(s);
+  if (by_number.size() < 2) return {};
   const Standing& odd = *odd_one(
       by_number, [&](const Standing& s) { return present(s).call == by_number.rbegin()->first; });
-  const uint64_t own = present(odd).call;
-  last = by_number.begin()->first;
+  const uint64_t own = present(odd).call, last = by_number.begin()->first;
   if (own > last)
     return {odd.rank, odd.host,
             fmt::format("{} has left call {}, {}, in which {} still wait{}: it took no part, or "
@@ -150,6 +160,8 @@ Verdict find_parted(const std::vector<Standing>& standing) {
                         where(odd), last, call_text(odd, last),
                         list_of_ranks(ranks_of(by_number, last)),
                         by_number.at(last).size() == 1 ? "s" : "", own, present(odd).text)};
+  // The root of a broadcast leaves it early. One whose data have not come has done no wrong.
+  if (present(odd).text.starts_with("broadcast")) return {};
   return {odd.rank, odd.host,
           fmt::format("{} still waits in call {}, {}, which the others have left", where(odd), own,
                       present(odd).text)};
@@ -180,6 +192,8 @@ Verdict find_culprit(const std::vector<Standing>& standing, double idle_s) {
   for (const Standing& s : standing)
     if (!s.answers && s.state == 'D')
       return about(s, "waits for a device or file system (state D)" + last_known(s), standing);
+  // Ranks that have called different exchanges wait for ever, or compute with what is wrong.
+  if (Verdict unlike = find_unlike(standing); unlike.rank >= 0) return unlike;
   // A rank that works while others wait is the one that they wait for. Of several the one that has
   // called the fewest exchanges is behind.
   const Standing* behind = nullptr;
@@ -199,13 +213,19 @@ Verdict find_culprit(const std::vector<Standing>& standing, double idle_s) {
                  fmt::format("has not come back from its call for {:.0f} s: {}", idle_s,
                              stuck->flight->last.text),
                  standing);
-  // All wait. Ranks that have called different exchanges wait for ever.
+  // All wait.
   if (Verdict parted = find_parted(standing); parted.rank >= 0) return parted;
-  for (const Standing& s : standing)
-    if (s.flight && s.flight->last.call)
-      return {-1, "",
-              fmt::format("all ranks wait in {}: its data do not arrive", s.flight->last.text)};
-  return {-1, "", "no rank goes on, and none has called an exchange"};
+  std::map<std::string, std::vector<const Standing*>> waits;
+  for (const Standing* s : with_calls(standing)) waits[present(*s).text].push_back(s);
+  if (waits.empty()) return {-1, "", "no rank goes on, and none has called an exchange"};
+  if (waits.size() == 1)
+    return {-1, "",
+            fmt::format("all ranks wait in {}: its data do not arrive", waits.begin()->first)};
+  std::string text = "data do not arrive";
+  for (const auto& [call, group] : waits)
+    text += fmt::format("; {} wait{} in {}", list_of_ranks(ranks_of(waits, call)),
+                        group.size() == 1 ? "s" : "", call);
+  return {-1, "", text};
 }
 
 }  // namespace job

@@ -30,9 +30,12 @@ struct Verdict {
 // `standing` has all ranks in order. `idle_s`: how long the caller's rank has made no progress.
 Verdict find_culprit(const std::vector<Standing>& standing, double idle_s);
 
-// Names the rank whose calls of exchanges depart from those of the other ranks: it has called
-// another one, or has left one in which the others still wait. Returns rank -1 if all are in the
-// same call.
+// Names the rank that has called another exchange than the others: the one that is alone, or, of
+// two, the one whose call never followed the call before it. Returns rank -1 if all known calls
+// agree.
+Verdict find_unlike(const std::vector<Standing>& standing);
+// The same. If all calls agree, it names the rank that has left one in which the others still wait,
+// or that waits in one that the others have left.
 Verdict find_parted(const std::vector<Standing>& standing);
 
 // Returns "loader 2: load a sample 17": what a thread of the rank computes or reads, outside any

@@ -184,9 +184,10 @@ class Watchdog::Dog {
   }
 
   // See Watchdog::who_parted.
-  std::string who_parted() const {
+  std::string who_parted(bool by_waits) const {
     std::this_thread::sleep_for(std::chrono::milliseconds(500));  // others go on to where they wait
-    return find_parted(standings("")).text;
+    const std::vector<Standing> now = standings("");
+    return (by_waits ? find_parted(now) : find_unlike(now)).text;
   }
 
  private:
@@ -236,7 +237,9 @@ class Watchdog::Dog {
     const int64_t passed_ns = std::max<int64_t>(ran_.back().at_ns - ran_.front().at_ns, 1);
     page.head.main_ran_ppm =
         uint64_t(1e6 * double(ran_.back().ran_ns - ran_.front().ran_ns) / double(passed_ns));
-    if (progress_.tick(work_so_far(), base::where().phase, seconds)) hang();
+    page.head.work = work_so_far();
+    if (progress_.tick(page.head.work, base::where().phase, seconds, [this] { return others(); }))
+      hang();
   }
 
   // CPU time of the main thread.
@@ -336,6 +339,21 @@ class Watchdog::Dog {
     }
   }
 
+  // Where the flight page of another rank can be read; "" if it cannot.
+  std::string page_of(int rank) const {
+    if (!flight().empty()) return flight_file(flight(), rank);
+    const Member& member = members_[size_t(rank)];
+    return member.host == host_ ? member.page : "";
+  }
+  // The work that all other ranks have done, as far as their pages can be read.
+  uint64_t others() const {
+    uint64_t work = 0;
+    for (int r = 0; r < int(members_.size()); ++r)
+      if (const std::string page = r == rank_ ? "" : page_of(r); !page.empty())
+        work += work_in(page);
+    return work;
+  }
+
   // What is known about all ranks. Those that have written no stacks for `event` do not answer; ""
   // asks for nothing.
   std::vector<Standing> standings(const std::string& event) const {
@@ -347,10 +365,8 @@ class Watchdog::Dog {
       s.answers = int(r) == rank_ || event.empty() || exists(stacks_file(event, int(r)));
       if (int(r) == rank_)
         s.flight = own_flight();
-      else if (!flight().empty())
-        s.flight = read_flight(flight_file(flight(), int(r)));
-      else if (here)
-        s.flight = read_flight(members_[r].page);
+      else
+        s.flight = read_flight(page_of(int(r)));
       standing.push_back(std::move(s));
     }
     return standing;
@@ -484,9 +500,9 @@ std::string Watchdog::flight_directory(const std::string& run) {
   return watchdog ? watchdog->dog_->flight_directory(run) : run + "/logs/flight";
 }
 
-std::string Watchdog::who_parted() {
+std::string Watchdog::who_parted(bool by_waits) {
   const Watchdog* watchdog = running;
-  return watchdog ? watchdog->dog_->who_parted() : "";
+  return watchdog ? watchdog->dog_->who_parted(by_waits) : "";
 }
 
 void ask_for_stacks() noexcept {

@@ -4,7 +4,8 @@
 // lets it go on. It needs no MPI and takes no lock that other threads hold.
 //
 // Progress is a span that begins and is no wait (base/span.hpp), or a MiB that is read or written.
-// So a long evaluation, save or restore is no hang.
+// So a long evaluation, save or restore is no hang, nor is a wait for another rank that makes
+// progress.
 #pragma once
 
 #include <memory>
@@ -36,9 +37,10 @@ class Watchdog {
   // Returns the directory of the flight files of a run on this node.
   static std::string flight_directory(const std::string& run);
 
-  // After an error of MPI on this rank: says which rank has called other exchanges than the others,
-  // as far as their flight files tell; "" if none has. Waits half a second.
-  static std::string who_parted();
+  // After an error of an exchange on this rank: says which rank has called other exchanges than the
+  // others, as far as their flight files tell; "" if none has. Waits half a second. `by_waits`: if
+  // all calls agree, the one that waits in another call counts, too.
+  static std::string who_parted(bool by_waits);
 
  private:
   class Dog;

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/narrow.hpp"
+#include "base/span.hpp"
 #include "kernels/cast.hpp"
 #include "kernels/elementwise.hpp"
 #include "shard/initialise.hpp"
@@ -328,12 +329,14 @@ void WeightStore::initialise(uint64_t seed) {
   CHECK(!rest_, "some tensors lie in another store");
   for (size_t u = 0; u < units_.size(); ++u) {
     device::View mine = held(int(u));
-    for (const Segment& s : fabric_.layout.segments(int(u), held_begin(int(u)), mine.count))
+    for (const Segment& s : fabric_.layout.segments(int(u), held_begin(int(u)), mine.count)) {
+      const base::Span span("make initial values", s.parameter);
       device::write_on_host(mine.slice(s.offset, s.count()), fabric_.queue,
                             [&](device::View values) {
                               initial_values(fabric_.layout.parameters()[size_t(s.parameter)], seed,
                                              s.begin, s.end, values.f32(), fabric_.queue.threads());
                             });
+    }
   }
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/log.hpp"
 #include "base/memory_limit.hpp"
+#include "base/span.hpp"
 #include "base/text.hpp"
 #include "host/gemm_choice.hpp"
 #include "host/threads.hpp"
@@ -42,6 +43,7 @@ Job::Job(const Recipe& recipe, config::Deck& deck, comm::Session* session,
 }
 
 void Job::connect() {
+  const base::Span span("connect ranks");
   threads_ = host::choose_threads(recipe_.run.threads, session_->local_size());
   base::need_address_space(base::stack_bytes(threads_) + (int64_t{64} << 20),
                            fmt::format("starting {} threads (run.threads)", threads_));
@@ -224,6 +226,7 @@ void Job::count_samples() const {
 }
 
 void Job::build_engine(const std::string& choices) {
+  const base::Span span("build the engine");
   count_samples();
   step::EngineOptions options =
       access_.trains

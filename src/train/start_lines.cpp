@@ -2,6 +2,7 @@
 #include "train/start_lines.hpp"
 
 #include "base/log.hpp"
+#include "base/span.hpp"
 #include "base/text.hpp"
 #include "train/console.hpp"
 #include "train/phases.hpp"
@@ -24,6 +25,7 @@ std::string order_text(const TrainOptions& train) {
 }
 
 double all_reduce_s(comm::Comm& comm, comm::Comm& world, std::vector<float>& probe) {
+  const base::Span span("time an exchange");
   world.barrier();
   base::Stopwatch watch;
   comm.all_reduce(device::view(probe.data(), int64_t(probe.size()))).wait();

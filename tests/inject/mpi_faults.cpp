@@ -6,7 +6,8 @@
 //     hang   the call never returns
 //     skip   the call returns at once, and this rank takes no part in the exchange
 //     half   this rank passes half of the count
-//     swap   this rank makes its next call first
+//     swap   this rank makes its next call first, as if the program had called them in that order:
+//            its flight page says so, too
 //     slow   this call and all later ones take 300 ms more
 //   FAULT_COUNT=N      counts only calls of N elements; a barrier of all ranks has 1
 //   FAULT_AFTER=PATH   counts only calls after this file exists
@@ -25,9 +26,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <functional>
 #include <string>
 #include <utility>
+
+#include "base/flight_page.hpp"
 
 namespace {
 
@@ -91,11 +95,48 @@ void rest(int milliseconds) {
   }
 }
 
-// The call that waits until the next one was made. Only the thread that calls MPI comes here.
-std::function<void()> postponed;
+// The flight page of this process, where the program has mapped it; null: nowhere.
+base::FlightPage* flight_page() {
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);)
+    if (line.find("/logs/flight/") != line.npos || line.find("memfd:flight") != line.npos)
+      return reinterpret_cast<base::FlightPage*>(std::stoull(line, nullptr, 16));
+  return nullptr;
+}
+uint64_t calls_recorded() {
+  const base::FlightPage* page = flight_page();
+  return page ? page->head.exchanges.load() : 0;
+}
+
+// The call that waits until the next one was made, and its number. Only the thread that calls MPI
+// comes here.
+struct Postponed {
+  std::function<void()> call;
+  uint64_t number = 0;
+} postponed;
+
+// Swaps the records of the postponed call and of the one after it.
+void swap_records() {
+  base::FlightPage* page = flight_page();
+  if (!page || page->head.exchanges.load() != postponed.number + 1) return;
+  auto record = [&](uint64_t call) -> base::FlightPage::Exchange& {
+    return page->exchanges[call % base::FlightPage::kExchanges];
+  };
+  auto &one = record(postponed.number), &other = record(postponed.number + 1);
+  auto swap = [](base::FlightWord& a, base::FlightWord& b) { a = b.exchange(a); };
+  swap(one.count, other.count);
+  swap(one.type, other.type);
+  for (size_t i = 0; i < one.kind.size(); ++i) swap(one.kind[i], other.kind[i]);
+  for (size_t i = 0; i < one.group.size(); ++i) swap(one.group[i], other.group[i]);
+  for (size_t i = 0; i < one.site.size(); ++i) swap(one.site[i], other.site[i]);
+  page->head.calls_hash ^= 1;  // another order has another hash
+}
 
 int make_postponed(int result) {
-  if (auto call = std::exchange(postponed, nullptr)) call();
+  if (postponed.call) {
+    const auto call = std::exchange(postponed.call, nullptr);
+    call();
+  }
   return result;
 }
 
@@ -105,9 +146,20 @@ void never_ends(MPI_Request* request) {
   PMPI_Irecv(&nothing, 1, MPI_CHAR, 0, 4711, MPI_COMM_SELF, request);
 }
 
-// Makes a call with this count, after the fault that it meets. `request` is null if it blocks.
-template <class Call>
-int meet(const char* name, int count, MPI_Request* request, Call call) {
+// A copy of memory that is gone when a postponed call uses it.
+void* kept(const void* memory, int count, MPI_Datatype type) {
+  if (memory == MPI_IN_PLACE || !memory) return const_cast<void*>(memory);
+  int size = 0;
+  MPI_Type_size(type, &size);
+  const size_t bytes = size_t(count) * size_t(size);
+  return std::memcpy(std::malloc(bytes + 1), memory, bytes);
+}
+
+// Makes a call with this count, after the fault that it meets. `request` is null if it blocks; then
+// `later` makes the call with copies of its memory.
+template <class Call, class Later>
+int meet(const char* name, int count, MPI_Request* request, Call call, Later later) {
+  if (postponed.call) swap_records();
   switch (fault().meets(name, count)) {
     case Action::hang:
       for (;;) rest(1000000);
@@ -118,7 +170,7 @@ int meet(const char* name, int count, MPI_Request* request, Call call) {
       return make_postponed(call(count / 2));
     case Action::swap:
       if (request) never_ends(request);
-      postponed = [call, count] { call(count); };
+      postponed = {later(), calls_recorded()};
       return MPI_SUCCESS;
     case Action::slow:
       rest(300);
@@ -127,6 +179,12 @@ int meet(const char* name, int count, MPI_Request* request, Call call) {
       break;
   }
   return make_postponed(call(count));
+}
+
+template <class Call>
+int meet(const char* name, int count, MPI_Request* request, Call call) {
+  return meet(name, count, request, call,
+              [=] { return std::function<void()>([=] { call(count); }); });
 }
 
 }  // namespace
@@ -151,8 +209,12 @@ int MPI_Ireduce_scatter_block(const void* send, void* recv, int count, MPI_Datat
   });
 }
 int MPI_Bcast(void* data, int count, MPI_Datatype type, int root, MPI_Comm comm) {
-  return meet("MPI_Bcast", count, nullptr,
-              [=](int n) { return PMPI_Bcast(data, n, type, root, comm); });
+  return meet(
+      "MPI_Bcast", count, nullptr, [=](int n) { return PMPI_Bcast(data, n, type, root, comm); },
+      [=]() -> std::function<void()> {
+        void* own = kept(data, count, type);
+        return [=] { PMPI_Bcast(own, count, type, root, comm); };
+      });
 }
 int MPI_Barrier(MPI_Comm comm) {
   return meet("MPI_Barrier", int(comm == MPI_COMM_WORLD), nullptr,
@@ -160,14 +222,29 @@ int MPI_Barrier(MPI_Comm comm) {
 }
 int MPI_Allreduce(const void* send, void* recv, int count, MPI_Datatype type, MPI_Op op,
                   MPI_Comm comm) {
-  return meet("MPI_Allreduce", count, nullptr,
-              [=](int n) { return PMPI_Allreduce(send, recv, n, type, op, comm); });
+  return meet(
+      "MPI_Allreduce", count, nullptr,
+      [=](int n) { return PMPI_Allreduce(send, recv, n, type, op, comm); },
+      [=]() -> std::function<void()> {
+        const void* from = kept(send, count, type);
+        void* to = kept(recv, count, type);
+        return [=] { PMPI_Allreduce(from, to, count, type, op, comm); };
+      });
 }
 int MPI_Allgather(const void* send, int count, MPI_Datatype type, void* recv, int to,
                   MPI_Datatype recv_type, MPI_Comm comm) {
-  return meet("MPI_Allgather", count, nullptr, [=](int n) {
-    return PMPI_Allgather(send, n, type, recv, n == count ? to : n, recv_type, comm);
-  });
+  return meet(
+      "MPI_Allgather", count, nullptr,
+      [=](int n) {
+        return PMPI_Allgather(send, n, type, recv, n == count ? to : n, recv_type, comm);
+      },
+      [=]() -> std::function<void()> {
+        int ranks = 0;
+        MPI_Comm_size(comm, &ranks);
+        const void* from = kept(send, count, type);
+        void* all = kept(recv, to * ranks, recv_type);
+        return [=] { PMPI_Allgather(from, count, type, all, to, recv_type, comm); };
+      });
 }
 
 int MPI_Get_processor_name(char* name, int* length) {

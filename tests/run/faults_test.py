@@ -30,11 +30,14 @@ class Faults(unittest.TestCase):
 
     def test_the_judge_sees_what_is_wrong(self):
         def judged(line, code=7, at=3.5):
-            fault = faults.Fault("stopped", 2, 1, ("error: hang: rank RANK \\(", "is stopped"))
+            fault = faults.Fault("stopped", 2, 1, ("error: hang: ", "is stopped"))
             faults.judge(fault, [(at, line)], code, 0.1, tempfile.gettempdir())
             return fault.wrong
         self.assertEqual(judged("error: hang: rank 1 (n, phase train) is stopped"), "no stacks")
         self.assertIn("not named", judged("error: hang: rank 0 (n, phase train) is stopped"))
+        self.assertEqual(faults.blamed("error: rank 0: MPI_Test: truncated; rank 2 (n, phase train, step 5) has left call 7"), 2)
+        self.assertEqual(faults.blamed("error: hang: rank 1 (n, phase train, step 5) is stopped; rank 0 waits in max of world"), 1)
+        self.assertEqual(faults.blamed("error: step 5 (train): the disk is full"), None)
         self.assertIn("late", judged("error: hang: rank 1 (n, phase train) is stopped", at=9.0))
         self.assertIn("exit 1", judged("error: hang: rank 1 (n, phase train) is stopped", code=1))
         self.assertEqual(len(faults.table()), 60)

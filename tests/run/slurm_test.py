@@ -6,6 +6,7 @@ array, two nodes, spare nodes, and jobs that must not be requeued.
 One node is this machine to mpirun, one is for preemption, two simulated ones are for a job on two
 nodes, and three for jobs with spare nodes.
 """
+import glob
 import os
 import re
 import signal
@@ -120,8 +121,13 @@ class Slurm(JobTest):
     def play_two_nodes(cls):
         number = cls.submit("two_nodes", "--partition=pair", "--nodes=2", tasks=1, TRAINER="./slow", SLOW_PARTS="1", **cls.TCP)
         cls.trains("two_nodes", 1)
+        # QUIT only looks: both ranks write stacks, and the job trains on.
+        cls.cluster.command("scancel", "-b", "-s", "QUIT", number)
+        pattern = f"{cls.home}/runs/two_nodes/logs/stacks/*-quit*-rank0000?.txt"
+        stacks = cls.wait("stacks of both ranks", lambda: len(glob.glob(pattern)) >= 2 and sorted(glob.glob(pattern)))
+        cls.trains("two_nodes", 1)
         cls.signal(number)
-        return cls.ends(number)
+        return cls.ends(number), stacks
 
     # Two simulated nodes must not share memory: both would use one file.
     TCP = dict(OMPI_MCA_pml="ob1", OMPI_MCA_btl="tcp,self", OMPI_MCA_btl_tcp_if_include="lo", OMPI_MCA_oob_tcp_if_include="lo")
@@ -297,8 +303,12 @@ class Slurm(JobTest):
         self.same_bits("limit")
 
     def test_two_nodes(self):
-        self.ended(self.result("two_nodes"), "COMPLETED", "0:0", 1)
+        job, stacks = self.result("two_nodes")
+        self.ended(job, "COMPLETED", "0:0", 1)
         self.assertIn(" part 2 on a[0-1] ", self.log("two_nodes"))
+        for rank, path in enumerate(stacks):
+            with open(path, encoding="utf-8") as f:
+                self.assertRegex(f.read(), rf"got SIGQUIT\nrank={rank} of 2 .* phase=\w+ step=[1-9]\d*\n(?s:.*)\n +\S.*Trainer")
         self.same_bits("two_nodes")
 
     def test_a_bad_node_is_found_before_the_start(self):

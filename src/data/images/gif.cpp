@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/error.hpp"
+#include "base/span.hpp"
 #include "data/images/decode.hpp"
 
 namespace data {
@@ -133,6 +134,9 @@ class Reader {
 
 }  // namespace
 
-Array decode_gif(const Bytes& file) { return Reader(file).first_frame(); }
+Array decode_gif(const Bytes& file) {
+  const base::Span span("decode a GIF", base::SpanKind::load);
+  return Reader(file).first_frame();
+}
 
 }  // namespace data

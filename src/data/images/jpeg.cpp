@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "base/error.hpp"
+#include "base/span.hpp"
 #include "data/images/decode.hpp"
 #include "data/images/jpeg_plain.hpp"
 
@@ -147,6 +148,7 @@ std::string try_to_mend(const Bytes& file, bool precise, Array& out) {
 }  // namespace
 
 Array decode_jpeg(const Bytes& file, bool precise) {
+  const base::Span span("decode a JPEG", base::SpanKind::load);
   Array out;
   if (!try_to_decode(file, precise, out).empty())
     if (std::string problem = try_to_mend(file, precise, out); !problem.empty())

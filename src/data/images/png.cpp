@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/error.hpp"
+#include "base/span.hpp"
 #include "data/images/decode.hpp"
 
 namespace data {
@@ -81,6 +82,7 @@ bool read_pixels(Job& job, uint8_t* out, int64_t width, int64_t height) {
 }  // namespace
 
 Array decode_png(const Bytes& file) {
+  const base::Span span("decode a PNG", base::SpanKind::load);
   Job job(file);
   Array out;
   bool good = read_header(job);

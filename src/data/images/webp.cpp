@@ -3,11 +3,13 @@
 #include <webp/decode.h>
 
 #include "base/error.hpp"
+#include "base/span.hpp"
 #include "data/images/decode.hpp"
 
 namespace data {
 
 Array decode_webp(const Bytes& file) {
+  const base::Span span("decode a WebP", base::SpanKind::load);
   WebPBitstreamFeatures features;
   if (WebPGetFeatures(file.data(), file.size(), &features) != VP8_STATUS_OK)
     base::fail(base::Exit::data, "broken WebP header");

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <functional>
 
 #include "base/span.hpp"
 #include "base/thread_scope.hpp"
@@ -12,9 +13,12 @@
 namespace {
 
 // Returns after how many seconds of standing still in `phase` it hangs; 0: not within `most`.
-int seconds_to_hang(job::ProgressClock& clock, uint64_t begun, const char* phase, int most) {
+// `others` returns the work of the other ranks after so many seconds.
+int seconds_to_hang(
+    job::ProgressClock& clock, uint64_t begun, const char* phase, int most,
+    const std::function<uint64_t(int)>& others = [](int) { return 7; }) {
   for (int s = 0; s <= most; ++s)
-    if (clock.tick(begun, phase, 1)) return s;
+    if (clock.tick(begun, phase, 1, [&] { return others(s); })) return s;
   return 0;
 }
 
@@ -51,6 +55,26 @@ TEST(ProgressClock, APhaseThatOnceStoodStillForLongGetsMoreTime) {
   EXPECT_EQ(seconds_to_hang(clock, 1, "evaluate", 8), 0);
   EXPECT_EQ(seconds_to_hang(clock, 2, "evaluate", 100), 33) << "4 x 8 s";
   EXPECT_EQ(seconds_to_hang(clock, 3, "train", 100), 11) << "other phases keep theirs";
+}
+
+TEST(ProgressClock, ARankThatWaitsForOneThatWorksDoesNotHang) {
+  job::ProgressClock clock(10);
+  EXPECT_EQ(seconds_to_hang(clock, 1, "start", 100, [](int s) { return uint64_t(s); }), 0);
+  // The other rank stops after 28 s. Its progress until then is that of the job.
+  const int hangs =
+      seconds_to_hang(clock, 2, "start", 100, [](int s) { return uint64_t(std::min(s, 28)); });
+  EXPECT_GE(hangs, 28 + 5);
+  EXPECT_LE(hangs, 28 + 12);
+}
+
+TEST(ProgressClock, TheOtherRanksAreReadSeldom) {
+  job::ProgressClock clock(600);
+  int reads = 0;
+  const auto count = [&](int) { return ++reads, uint64_t{7}; };
+  EXPECT_EQ(seconds_to_hang(clock, 1, "train", 300, count), 0);
+  EXPECT_EQ(reads, 0);
+  EXPECT_GT(seconds_to_hang(clock, 1, "train", 600, count), 0);
+  EXPECT_LE(reads, 10);
 }
 
 }  // namespace

@@ -4,8 +4,6 @@
 
 #include <gtest/gtest.h>
 
-#include "job/call_check.hpp"
-
 namespace {
 
 using job::Flight;
@@ -162,15 +160,39 @@ TEST(Verdict, OfTwoRanksTheOneThatDepartsFromItsStepsIsNamed) {
   }
 }
 
-TEST(CallCheck, TheFirstCallThatDiffersIsNamed) {
-  job::Calls a{{{4, "min of world"}, {5, "all_reduce of fsdp"}, {6, "barrier of world"}}};
-  job::Calls b = a, late = a;
-  b.newest[1].text = "all_gather of fsdp";
-  b.newest[2].text = "max of world";
-  late.newest.erase(late.newest.begin());  // it no longer knows call 4
-  EXPECT_EQ(job::first_difference({a, b, late}),
-            "call 5; rank 1: all_gather of fsdp; ranks 0, 2: all_reduce of fsdp");
-  EXPECT_EQ(job::first_difference({a, a}), "calls that are too long ago to be known");
+TEST(Verdict, TheFirstCallThatAllKnowAndThatDiffersIsNamed) {
+  const Flight a = calls(4, {"min of world", "all_reduce of fsdp", "barrier of world"});
+  Flight b = calls(4, {"min of world", "all_gather of fsdp", "max of world"});
+  const Flight late = calls(5, {"all_reduce of fsdp", "barrier of world"});
+  job::Verdict v = job::find_unlike(ranks({a, b, late}));
+  EXPECT_EQ(v.rank, 1);
+  EXPECT_TRUE(has(v,
+                  "different exchanges at call 5; rank 1: all_gather of fsdp; ranks 0, 2: "
+                  "all_reduce of fsdp; all have called min of world before"))
+      << v.text;
+  EXPECT_EQ(job::find_unlike(ranks({a, a, late})).rank, -1);
+  // A record that is being written has no text yet.
+  b = a;
+  b.calls[1].text = "";
+  EXPECT_EQ(job::find_unlike(ranks({a, b, late})).rank, -1);
+}
+
+TEST(Verdict, ARankToWhichABroadcastHasNotComeIsNotBlamed) {
+  const Flight in = calls(5, {"min of world", "broadcast_text of world"});
+  const Flight ahead = calls(5, {"min of world", "broadcast_text of world", "max of world"});
+  job::Verdict v = job::find_culprit(ranks({ahead, ahead, in}), 30);
+  EXPECT_EQ(v.rank, -1);
+  EXPECT_TRUE(has(v, "rank 2 waits in broadcast_text of world; ranks 0, 1 wait in max of world"))
+      << v.text;
+  EXPECT_EQ(job::find_culprit(ranks({ahead, in, in}), 30).rank, 0) << "it alone has left";
+}
+
+TEST(Verdict, UnlikeCallsCountMoreThanWhatRanksDoNow) {
+  Flight other = calls(5, {"reduce_scatter of fsdp", "all_gather of fsdp"});
+  const Flight usual = calls(5, {"all_gather of fsdp", "reduce_scatter of fsdp"});
+  Flight busy = usual;
+  busy.threads[0].open = {kStep, {"gemm", false, 1}};
+  EXPECT_EQ(job::find_culprit(ranks({busy, usual, other}), 30).rank, 2);
 }
 
 }  // namespace
