@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 namespace job {
 namespace {
@@ -80,6 +81,25 @@ std::string call_text(const Standing& s, uint64_t number) {
   return s.flight->last.call == number ? s.flight->last.text : "";
 }
 
+// False also for a call that the rank has not begun.
+bool has_ended(const Standing& s, uint64_t number) {
+  for (const FlightExchange& e : s.flight->calls)
+    if (e.call == number) return e.ended;
+  return s.flight->last.call == number && s.flight->last.ended;
+}
+
+// Returns the first and the last call that all these ranks know; none if they are fewer than two.
+std::pair<uint64_t, uint64_t> common_calls(const std::vector<const Standing*>& known) {
+  if (known.size() < 2) return {1, 0};
+  uint64_t first = 0, last = UINT64_MAX;
+  for (const Standing* s : known) {
+    const std::vector<FlightExchange>& calls = s->flight->calls;
+    first = std::max(first, calls.empty() ? s->flight->last.call : calls.front().call);
+    last = std::min(last, s->flight->last.call);
+  }
+  return {first, last};
+}
+
 // True if this call once followed the call before it. Steps repeat their calls, so a call that
 // never did is the one that is wrong.
 bool followed_before(const Standing& s, uint64_t number) {
@@ -120,14 +140,8 @@ std::vector<int> ranks_of(const std::map<Key, std::vector<const Standing*>>& gro
 }  // namespace
 
 Verdict find_unlike(const std::vector<Standing>& standing) {
-  std::vector<const Standing*> known = with_calls(standing);
-  if (known.size() < 2) return {};
-  uint64_t first = 0, last = UINT64_MAX;
-  for (const Standing* s : known) {
-    const std::vector<FlightExchange>& calls = s->flight->calls;
-    first = std::max(first, calls.empty() ? s->flight->last.call : calls.front().call);
-    last = std::min(last, s->flight->last.call);
-  }
+  const std::vector<const Standing*> known = with_calls(standing);
+  const auto [first, last] = common_calls(known);
   for (uint64_t number = first; number <= last; ++number) {
     std::map<std::string, std::vector<const Standing*>> by_text;
     for (const Standing* s : known) by_text[call_text(*s, number)].push_back(s);
@@ -147,24 +161,27 @@ Verdict find_unlike(const std::vector<Standing>& standing) {
 
 Verdict find_parted(const std::vector<Standing>& standing) {
   if (Verdict unlike = find_unlike(standing); unlike.rank >= 0) return unlike;
-  std::map<uint64_t, std::vector<const Standing*>> by_number;
-  for (const Standing* s : with_calls(standing)) by_number[present(*s).call].push_back(s);
-  if (by_number.size() < 2) return {};
-  const Standing& odd = *odd_one(
-      by_number, [&](const Standing& s) { return present(s).call == by_number.rbegin()->first; });
-  const uint64_t own = present(odd).call, last = by_number.begin()->first;
-  if (own > last)
+  const std::vector<const Standing*> known = with_calls(standing);
+  const auto [first, last] = common_calls(known);
+  for (uint64_t number = first; number <= last; ++number) {
+    std::map<bool, std::vector<const Standing*>> by_end;
+    for (const Standing* s : known) by_end[has_ended(*s, number)].push_back(s);
+    if (by_end.size() == 1) continue;
+    const Standing& odd = *odd_one(by_end, [&](const Standing& s) { return has_ended(s, number); });
+    const std::string call = fmt::format("call {}, {}", number, call_text(odd, number));
+    if (has_ended(odd, number))
+      return {odd.rank, odd.host,
+              fmt::format("{} has left {}, in which {} still wait{}: it took no part, or another "
+                          "one than they; it is in call {}, {}",
+                          where(odd), call, list_of_ranks(ranks_of(by_end, false)),
+                          by_end.at(false).size() == 1 ? "s" : "", present(odd).call,
+                          present(odd).text)};
+    // The root of a broadcast leaves it early. One whose data have not come has done no wrong.
+    if (call_text(odd, number).starts_with("broadcast")) return {};
     return {odd.rank, odd.host,
-            fmt::format("{} has left call {}, {}, in which {} still wait{}: it took no part, or "
-                        "another one than they; it is in call {}, {}",
-                        where(odd), last, call_text(odd, last),
-                        list_of_ranks(ranks_of(by_number, last)),
-                        by_number.at(last).size() == 1 ? "s" : "", own, present(odd).text)};
-  // The root of a broadcast leaves it early. One whose data have not come has done no wrong.
-  if (present(odd).text.starts_with("broadcast")) return {};
-  return {odd.rank, odd.host,
-          fmt::format("{} still waits in call {}, {}, which the others have left", where(odd), own,
-                      present(odd).text)};
+            fmt::format("{} still waits in {}, which the others have left", where(odd), call)};
+  }
+  return {};
 }
 
 std::string busy_thread(const Flight& flight) {

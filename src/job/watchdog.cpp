@@ -88,26 +88,6 @@ std::atomic<bool> crash_written{false};
 
 }  // namespace
 
-void WatchOptions::bind(config::Table& t) {
-  const auto may = config::OnResume::may_change;
-  t.key("limit_s", limit_s,
-        "a job that makes no progress for this long hangs: the stacks of all ranks go to "
-        "RUN/logs/stacks, and the log names the rank that the others wait for. A phase that stood "
-        "still for long before, and went on, gets four times that. 0 = no watchdog")
-      .min(0)
-      .unit("s")
-      .on_resume(may);
-  t.choice("on_hang", on_hang, {{"end", OnHang::end}, {"report", OnHang::report}},
-           "after a hang: \"end\" = exit 7, \"report\" = go on waiting")
-      .on_resume(may);
-  t.key(
-       "flight_dir", flight_dir,
-       "directory of each node in which the run makes one for its flight files, which hold what "
-       "each rank does; needed only where the run directory's file system cannot map files. \"\" = "
-       "RUN/logs/flight")
-      .on_resume(may);
-}
-
 void leave_signals_to_watchdog() {
   const sigset_t set = watched_signals();
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
@@ -185,9 +165,11 @@ class Watchdog::Dog {
 
   // See Watchdog::who_parted.
   std::string who_parted(bool by_waits) const {
-    std::this_thread::sleep_for(std::chrono::milliseconds(500));  // others go on to where they wait
-    const std::vector<Standing> now = standings("");
-    return (by_waits ? find_parted(now) : find_unlike(now)).text;
+    std::vector<Standing> all = settled();
+    if (const Verdict unlike = find_unlike(all); unlike.rank >= 0 || !by_waits) return unlike.text;
+    // This rank looks after its exchanges no more, so the others must tell.
+    if (all.size() > 2) all.erase(all.begin() + rank_);
+    return find_parted(all).text;
   }
 
  private:
@@ -345,7 +327,7 @@ class Watchdog::Dog {
     const Member& member = members_[size_t(rank)];
     return member.host == host_ ? member.page : "";
   }
-  // The work that all other ranks have done, as far as their pages can be read.
+  // The work of all other ranks, as far as their pages can be read.
   uint64_t others() const {
     uint64_t work = 0;
     for (int r = 0; r < int(members_.size()); ++r)
@@ -359,17 +341,31 @@ class Watchdog::Dog {
   std::vector<Standing> standings(const std::string& event) const {
     std::vector<Standing> standing;
     for (size_t r = 0; r < members_.size(); ++r) {
-      const bool here = members_[r].host == host_;
       Standing s{int(r), members_[r].host, {}, '?', true};
-      if (here) s.state = state_of_process(members_[r].process);
-      s.answers = int(r) == rank_ || event.empty() || exists(stacks_file(event, int(r)));
-      if (int(r) == rank_)
-        s.flight = own_flight();
-      else
-        s.flight = read_flight(page_of(int(r)));
+      if (s.host == host_) s.state = state_of_process(members_[r].process);
+      s.answers = s.rank == rank_ || event.empty() || exists(stacks_file(event, s.rank));
+      s.flight = s.rank == rank_ ? own_flight() : read_flight(page_of(s.rank));
       standing.push_back(std::move(s));
     }
     return standing;
+  }
+
+  // The same, when the other ranks have gone on to where they wait, which they may do for 3 s.
+  std::vector<Standing> settled() const {
+    std::vector<Standing> now;
+    uint64_t before = 0, done = 0;
+    int alike = 0;
+    for (base::Stopwatch watch; alike < 5 && watch.seconds() < 3; before = done) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      now = standings("");
+      done = 0;
+      for (const Standing& s : now)
+        if (s.rank != rank_ && s.flight)
+          done += s.flight->begun + s.flight->exchanges +
+                  uint64_t(std::ranges::count_if(s.flight->calls, &FlightExchange::ended));
+      alike = before == done ? alike + 1 : 0;
+    }
+    return now;
   }
 
   std::vector<Standing> of_node() const {

@@ -187,6 +187,17 @@ TEST(Verdict, ARankToWhichABroadcastHasNotComeIsNotBlamed) {
   EXPECT_EQ(job::find_culprit(ranks({ahead, in, in}), 30).rank, 0) << "it alone has left";
 }
 
+TEST(Verdict, ALaterCallMayEndBeforeAnEarlierOne) {
+  Flight in = calls(5, {"reduce_scatter of fsdp", "reduce_scatter of fsdp", "all_gather of fsdp"});
+  in.calls[0].ended = in.calls[1].ended = false;
+  Flight left = in;
+  left.calls[1].ended = true;
+  const job::Verdict v = job::find_parted(ranks({in, left, in}));
+  EXPECT_EQ(v.rank, 1);
+  EXPECT_TRUE(has(v, "has left call 6, reduce_scatter of fsdp, in which ranks 0, 2 still wait"))
+      << v.text;
+}
+
 TEST(Verdict, UnlikeCallsCountMoreThanWhatRanksDoNow) {
   Flight other = calls(5, {"reduce_scatter of fsdp", "all_gather of fsdp"});
   const Flight usual = calls(5, {"all_gather of fsdp", "reduce_scatter of fsdp"});
