@@ -34,6 +34,7 @@
 #include "job/progress_clock.hpp"
 #include "job/stacks.hpp"
 #include "job/verdict.hpp"
+#include "job/within.hpp"
 
 namespace job {
 namespace {
@@ -56,20 +57,6 @@ sigset_t watched_signals() {
   sigaddset(&set, SIGALRM);
   sigaddset(&set, ask_signal());
   return set;
-}
-
-// Calls `work` in a thread of its own and waits for it, at most this long. A thread that stands
-// still may hold the log's lock, or have stopped reading the console.
-template <class Work>
-void within(double seconds, Work work) {
-  auto done = std::make_shared<std::atomic<bool>>(false);
-  std::thread([work = std::move(work), done] {
-    const base::ThreadScope scope("report");
-    work();
-    *done = true;
-  }).detach();
-  for (base::Stopwatch watch; !*done && watch.seconds() < seconds;)
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
 }
 
 // Writes a file in one call; what cannot be written is lost.
