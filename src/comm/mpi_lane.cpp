@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "base/clock.hpp"
 #include "base/thread_scope.hpp"
@@ -20,6 +21,8 @@ constexpr double kMoved_s = 4e-6, kMovedPerExchange_s = 1e-6;
 constexpr std::chrono::microseconds kRest{200};
 // How long the main thread polls before it sleeps, and how long it then sleeps at most.
 constexpr double kPatience_s = 100e-6;
+// How long exchanges get to end after another one has failed.
+constexpr double kForOthers_s = 0.2;
 constexpr std::chrono::milliseconds kLongestSleep{1};
 
 // Seconds that this thread has computed. Others may have had the core in between.
@@ -52,15 +55,22 @@ void MpiLane::add(Work& work) {
 }
 
 void MpiLane::poll() {
-  try {
-    std::erase_if(in_flight_, [](Work* work) {
+  std::erase_if(in_flight_, [this](Work* work) {
+    try {
       if (!work->advance()) return false;
       work->in_flight = false;
-      return true;
-    });
-  } catch (...) {
-    error_ = std::current_exception();  // for the main thread
-  }
+    } catch (...) {
+      if (!error_) error_ = std::current_exception();  // for the main thread
+    }
+    return true;
+  });
+}
+
+// Exchanges beside the one that failed may still end. What has ended tells which rank is to blame.
+void MpiLane::finish_others() {
+  if (std::exchange(others_finished_, true)) return;
+  for (base::Stopwatch watch; !in_flight_.empty() && watch.seconds() < kForOthers_s; sched_yield())
+    poll();
 }
 
 bool MpiLane::busy() const {
@@ -98,7 +108,9 @@ void MpiLane::wait_until(const std::function<bool()>& done) {
     }
     lock.lock();
   }
-  if (error_) std::rethrow_exception(error_);
+  if (!error_) return;
+  finish_others();
+  std::rethrow_exception(error_);
 }
 
 Background MpiLane::background() {

@@ -75,6 +75,7 @@ class MpiLane {
   };
   void add(Work& work);  // needs the lock
   void poll();           // needs the lock
+  void finish_others();  // after an error; needs the lock
   // True if an exchange needs the background thread now; needs the lock.
   bool busy() const;
   // Polls in the background thread and counts that. True if data moved; needs the lock.
@@ -87,7 +88,7 @@ class MpiLane {
   std::vector<Work*> in_flight_;  // in the order of their starts
   std::exception_ptr error_;
   std::atomic<bool> main_here_{false};
-  bool stop_ = false;
+  bool stop_ = false, others_finished_ = false;
   Background background_;
   std::thread thread_;  // runs from the first exchange on
 };

@@ -152,11 +152,8 @@ class Watchdog::Dog {
 
   // See Watchdog::who_parted.
   std::string who_parted(bool by_waits) const {
-    std::vector<Standing> all = settled();
-    if (const Verdict unlike = find_unlike(all); unlike.rank >= 0 || !by_waits) return unlike.text;
-    // This rank looks after its exchanges no more, so the others must tell.
-    if (all.size() > 2) all.erase(all.begin() + rank_);
-    return find_parted(all).text;
+    const std::vector<Standing> now = settled();
+    return (by_waits ? find_parted(now) : find_unlike(now)).text;
   }
 
  private:

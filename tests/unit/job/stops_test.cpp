@@ -230,7 +230,7 @@ TEST_F(StopsTest, OneRankIsEnough) {
 TEST_F(StopsTest, RanksThatCallDifferentExchangesEndTogether) {
   begin();
   world.alike = false;
-  world.other_text = "1 all_reduce of fsdp";
+  world.other_text = "n1\ntrain\n3\n1 all_reduce of fsdp";
   try {
     next();
     FAIL() << "it went on";
