@@ -41,10 +41,10 @@ enum class StopReason {
   stop_file
 };
 // Returns Exit::requeue, or Exit::stopped if the job must not be requeued. It must not if a user
-// stopped it, an observer ended it, or its budget is spent. Nor if its wall time is too short to gain
-// anything, now or in the next attempt. `gained`: the attempt did a step beyond the one it started
-// from, or a missing evaluation. `half_over`: more than half of the wall time had passed. Job
-// scripts send a signal before the end, so a signal then counts as the end of an attempt that
+// stopped it, an observer ended it, or its budget is spent. Nor if its wall time is too short to
+// gain anything, now or in the next attempt. `gained`: the attempt did a step beyond the one it
+// started from, or a missing evaluation. `half_over`: more than half of the wall time had passed.
+// Job scripts send a signal before the end, so a signal then counts as the end of an attempt that
 // gained nothing.
 base::Exit exit_of(StopReason reason, bool gained, bool half_over);
 
