@@ -70,7 +70,10 @@ TEST(ProgressClock, ARankThatWaitsForOneThatWorksDoesNotHang) {
 TEST(ProgressClock, TheOtherRanksAreReadSeldom) {
   job::ProgressClock clock(600);
   int reads = 0;
-  const auto count = [&](int) { return ++reads, uint64_t{7}; };
+  const auto count = [&](int) {
+    ++reads;
+    return uint64_t{7};
+  };
   EXPECT_EQ(seconds_to_hang(clock, 1, "train", 300, count), 0);
   EXPECT_EQ(reads, 0);
   EXPECT_GT(seconds_to_hang(clock, 1, "train", 600, count), 0);
