@@ -104,7 +104,7 @@ void set_span_recorder(const SpanRecorder* recorder) {
 }
 
 Span::Span(const SpanName& name, int64_t number, SpanKind kind, bool timed)
-    : name_(name), number_(number), kind_(kind), timed_(timed) {
+    : name_(name), number_(number), kind_(kind) {
   FlightPage::Thread& place = own_place();
   if (timed || g_timed_for.load(kRelaxed) != 0) begin_ns_ = now_ns();
   const uint64_t depth = place.depth.load(kRelaxed);

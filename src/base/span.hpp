@@ -73,7 +73,7 @@ class Span {
   const SpanProfiler* told_ = nullptr;  // of the beginning, so it must hear of the end
   int64_t number_, begin_ns_ = 0;
   SpanKind kind_;
-  bool ended_ = false, timed_;
+  bool ended_ = false;
 };
 
 // A span that the caller measures.
