@@ -378,7 +378,8 @@ def page(runs, until=None, every_s=0):
 {asset("page.css")}</style>
 </head>
 <body>
-<header><h1>{title}</h1><p>{chips} <span class="muted">report of {written}{", renewed as the run goes on" if every_s else ""}</span></p><nav>{links}</nav></header>
+<header><h1>{title}</h1><p>{chips} <span class="muted">report of {written}{", renewed as the run goes on" if every_s else ""}</span></p>
+<nav>{links}</nav></header>
 <main>{body}</main>
 <div id="tip" hidden></div>
 <script type="application/json" id="numbers">{numbers}</script>

@@ -252,6 +252,7 @@ const std::map<std::string, std::string>& caption_files() {
       {"index", "mode that counts captions"},
       {"recipe", "keys that moved to the model give an error with the new place"},
       {"caption_table", "tables of captions"},
+      {"tensorboard", "captions of an evaluation, beside their images"},
       {"classes", "hint at the key of these tables that gives each row a sample"},
       {"captions_file", "tables of captions, and COCO's JSON"},
       {"folder", "images with a file of captions"},
