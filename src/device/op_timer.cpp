@@ -10,19 +10,23 @@
 namespace device {
 namespace {
 
-// What OpLapses::take() wants of the timer that collects.
+// What OpLapses::take() wants of the timer that collects. CUDA gives times between events as float
+// milliseconds, so each event is measured from the one before it: long times are less exact.
 struct Wanted {
-  void* begin;
-  int64_t begin_ns;
+  void* event;
+  int64_t at_ns;  // when that event was
   std::vector<OpLapse>& out;
-  void add(const OpTimer::Work& work, void* op_begin, void* op_end) const {
-    auto ns = [this](void* event) {
-      return begin_ns + std::llround(1e9 * gpu::seconds_between(begin, event));
-    };
-    out.push_back({work, ns(op_begin), ns(op_end)});
+  void add(const OpTimer::Work& work, void* op_begin, void* op_end) {
+    const int64_t begin_ns = move_to(op_begin);
+    out.push_back({work, begin_ns, move_to(op_end)});
+  }
+  int64_t move_to(void* next) {
+    at_ns += std::llround(1e9 * gpu::seconds_between(event, next));
+    event = next;
+    return at_ns;
   }
 };
-const Wanted* wanted = nullptr;
+Wanted* wanted = nullptr;
 
 }  // namespace
 
@@ -72,7 +76,7 @@ OpLapses::~OpLapses() {
 
 std::vector<OpLapse> OpLapses::take() {
   std::vector<OpLapse> out;
-  const Wanted here{begin_, begin_ns_, out};
+  Wanted here{begin_, begin_ns_, out};
   wanted = &here;
   timer_.collect(queue_);
   wanted = nullptr;
