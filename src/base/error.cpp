@@ -46,7 +46,7 @@ void set_phase(const char* phase) {
   g_phase = phase;
   const SpanName name = SpanName::of(phase);
   phase_span().reset();
-  phase_span().emplace(name);
+  phase_span().emplace(name, SpanKind::phase);
   for (size_t i = 0; i < name.words().size(); ++i) flight_page().head.phase[i] = name.words()[i];
 }
 

@@ -17,7 +17,8 @@ namespace base {
 
 enum class SpanKind : uint8_t {
   work = 0,
-  wait = 1,  // for another thread or rank; waiting is no progress
+  wait = 1,   // for another thread or rank; waiting is no progress
+  phase = 2,  // of the job; it may end within a step
   step = 3,
   block = 4,
   op = 5,

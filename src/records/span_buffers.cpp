@@ -135,7 +135,9 @@ struct OwnBuffer {
 };
 thread_local OwnBuffer t_own;
 
+// A phase may end within a step, so it cannot be a bar of the same row.
 void add_span(const base::EndedSpan& span) {
+  if (span.kind == base::SpanKind::phase) return;
   if (!t_own.get().add(span)) ++collected().lost;
 }
 
@@ -197,6 +199,7 @@ std::vector<OpenSpans> open_spans() {
       const auto begin_ns = int64_t(open.begin_ns.load());
       if (begin_ns == 0) continue;
       const auto kind = base::SpanKind(open.name[3].load() >> 56);
+      if (kind == base::SpanKind::phase) continue;
       found.spans.push_back({base::SpanName::of(text_of(open.name).substr(0, 31)),
                              int64_t(open.number.load()), begin_ns, now_ns - begin_ns, 0, 0, kind});
     }

@@ -26,6 +26,8 @@ const char* category_of(base::SpanKind kind) {
       return "work";
     case base::SpanKind::wait:
       return "wait";
+    case base::SpanKind::phase:
+      return "phase";
     case base::SpanKind::step:
       return "step";
     case base::SpanKind::block:

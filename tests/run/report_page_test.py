@@ -214,7 +214,8 @@ class ReportPage(browser_harness.BrowserTest):
             np.testing.assert_allclose(values, [row["loss"] for row in rows], rtol=1e-6)
         self.assertIn('<th class="changed differ">run.seed</th><td class="value default">0</td><td class="value changed">5</td>', page)
         self.assertIn(["steps", "12 of 12", "7 of 7"], self.cells(page, "overview"))
-        self.assertEqual(len(re.findall('<svg class="bar"', page)), 2)
+        # Of each run one bar of the job time, and one of its only start.
+        self.assertEqual(len(re.findall('<svg class="bar"', page)), 4)
 
     def test_warnings_and_a_failure(self):
         self.expect(0, args=self.poisoned("skip"))

@@ -52,7 +52,8 @@ class Looked(LiveTest):
     def setUp(self):
         super().setUp()
         # Tables can be added to a table of this form.
-        self.good = self.changed(("log    = { console_every_steps = 1 }", "[log]\nconsole_every_steps = 1"))
+        peak = "profile = { peak_tflops = 0.1 }"
+        self.good = self.changed((f"log    = {{ console_every_steps = 1 }}\n{peak}", f"{peak}\n\n[log]\nconsole_every_steps = 1"))
 
     def looking(self, *more, extra=LOOKS):
         return [self.deck(self.good + extra), *more]
