@@ -252,7 +252,8 @@ class Looked(LiveTest):
     def test_killed_twice(self):
         self.killed_twice()
         found = self.check_events(24)
-        self.assertEqual(len(found["deck"]), 3)
+        # The torn record may be that of the first start's deck.
+        self.assertIn(len(found["deck"]), (2, 3))
         # --cleanup knows the files.
         self.expect(0, f"{self.dir} was removed", args=self.board_deck("--set", "train.total_steps=24", "--cleanup"))
 
