@@ -253,6 +253,7 @@ const std::map<std::string, std::string>& caption_files() {
       {"recipe", "keys that moved to the model give an error with the new place"},
       {"caption_table", "tables of captions"},
       {"tensorboard", "captions of an evaluation, beside their images"},
+      {"log_options", "key that asks for these files"},
       {"classes", "hint at the key of these tables that gives each row a sample"},
       {"captions_file", "tables of captions, and COCO's JSON"},
       {"folder", "images with a file of captions"},
