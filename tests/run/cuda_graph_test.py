@@ -155,7 +155,7 @@ class CudaGraph(CudaTest):
             self.assertEqual(trace.rows[trace_file.GPU], "GPU")
             for one, later in zip(bars, bars[1:]):
                 # Clocks of the emulated GPU differ by some us.
-                self.assertLessEqual(one.end, later.begin + 5)
+                self.assertLessEqual(one.end, later.begin + 100)
             self.assertGreater(bars[0].begin, -1000)
             self.assertGreater(sum(bar.args["flops"] for bar in bars), 0)
             ops = [span for span in trace.of_row(trace_file.MAIN) if span.kind == "op"]
