@@ -88,7 +88,7 @@ test_nodes() {
   done
   for i in "${good[@]}"; do end_test "$i"; done
   # mpirun itself may hang or fail when several start at once, for example to make its folder in TMPDIR.
-  # So a test without a report runs once more, alone; after a wrong deck (2) it does not.
+  # So this runs a test without a report once more, alone. A wrong deck (2) would fail again.
   for i in "${good[@]}"; do
     case ${codes[i]} in 0 | 2) continue ;; esac
     grep -q '^{"mode":"selftest"' "$folder/$i" || { start_test "$folder" "$i"; end_test "$i"; }

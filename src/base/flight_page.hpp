@@ -37,8 +37,8 @@ struct FlightPage {
     // CPU time of the main thread during the last seconds, in millionths of the time that passed. A
     // thread that polls for an exchange uses some; one that is stuck in a call uses none.
     FlightWord main_ran_ppm;
-    // What the time since the process began was spent on, by job::Spent, as nanoseconds, and until
-    // when it was counted; 0: not yet. The time since then belongs to the phase.
+    // Nanoseconds since the process began, by what they were spent on (job::Spent), up to
+    // spent_until_ns; 0: not counted yet. The time after that belongs to the phase.
     std::array<FlightWord, 8> spent_ns;
     FlightWord spent_until_ns;
     // Resident memory of the process at the watchdog's last look. A process that was killed for its

@@ -23,7 +23,7 @@ constexpr size_t kAlignment = 64 << 10;
 static_assert(kFlightBytes == kAlignment);
 alignas(kAlignment) constinit std::array<FlightWord, kFlightBytes / 8> g_memory{};
 
-// What needs the times of spans.
+// The sinks that need the times of spans, as bits.
 constexpr int kKeeper = 1, kRecorder = 2;
 std::atomic<int> g_timed_for{0};
 std::atomic<const SpanProfiler*> g_profiler{nullptr};

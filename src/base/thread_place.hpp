@@ -7,7 +7,7 @@
 
 namespace base {
 
-// Null stands for memory of the thread's own, which nobody else reads.
+// A thread without a place (null) keeps its spans in its own memory, which nobody else reads.
 void set_thread_place(FlightPage::Thread* place);
 FlightPage::Thread* thread_place();
 

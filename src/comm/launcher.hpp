@@ -7,8 +7,8 @@
 
 namespace comm {
 
-// Returns this process's environment without the variables by which an MPI launcher tells a process
-// its rank. With them MPI in another program, or another mpirun, would take itself for this rank.
+// Returns this process's environment without the variables that an MPI launcher sets for a rank.
+// Another MPI program that had them would take itself for this rank.
 std::vector<std::string> environment_without_mpi();
 
 }  // namespace comm

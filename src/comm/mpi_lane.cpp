@@ -66,7 +66,8 @@ void MpiLane::poll() {
   });
 }
 
-// Exchanges beside the one that failed may still end. What has ended tells which rank is to blame.
+// Lets the exchanges beside a failed one end. To find the rank at fault, the verdict compares which
+// calls the ranks have ended.
 void MpiLane::finish_others() {
   if (std::exchange(others_finished_, true)) return;
   for (base::Stopwatch watch; !in_flight_.empty() && watch.seconds() < kForOthers_s; sched_yield())

@@ -8,27 +8,6 @@
 #include "device/op_lapses.hpp"
 
 namespace device {
-namespace {
-
-// What OpLapses::take() wants of the timer that collects. CUDA gives times between events as float
-// milliseconds, so each event is measured from the one before it: long times are less exact.
-struct Wanted {
-  void* event;
-  int64_t at_ns;  // when that event was
-  std::vector<OpLapse>& out;
-  void add(const OpTimer::Work& work, void* op_begin, void* op_end) {
-    const int64_t begin_ns = move_to(op_begin);
-    out.push_back({work, begin_ns, move_to(op_end)});
-  }
-  int64_t move_to(void* next) {
-    at_ns += std::llround(1e9 * gpu::seconds_between(event, next));
-    event = next;
-    return at_ns;
-  }
-};
-Wanted* wanted = nullptr;
-
-}  // namespace
 
 OpTimer::~OpTimer() {
   for (const Span& span : spans_) {
@@ -48,10 +27,10 @@ void OpTimer::end(const Work& work, const Queue& queue) {
   spans_[used_++].work = work;
 }
 
-void OpTimer::collect(Queue& queue) {
+void OpTimer::collect(Queue& queue, const Each& each) {
   queue.synchronize("the times of ops");
   for (size_t i = 0; i < used_; ++i) {
-    if (wanted) wanted->add(spans_[i].work, spans_[i].begin, spans_[i].end);
+    if (each) each(spans_[i].work, spans_[i].begin, spans_[i].end);
     Time& time = times_.ops[spans_[i].work];
     ++time.calls;
     time.seconds += gpu::seconds_between(spans_[i].begin, spans_[i].end);
@@ -76,10 +55,19 @@ OpLapses::~OpLapses() {
 
 std::vector<OpLapse> OpLapses::take() {
   std::vector<OpLapse> out;
-  Wanted here{begin_, begin_ns_, out};
-  wanted = &here;
-  timer_.collect(queue_);
-  wanted = nullptr;
+  // CUDA gives the time between two events as a float of milliseconds, which is less exact the
+  // longer it is. So each event is measured from the event before it.
+  void* event = begin_;
+  int64_t at_ns = begin_ns_;
+  auto move_to = [&](void* next) {
+    at_ns += std::llround(1e9 * gpu::seconds_between(event, next));
+    event = next;
+    return at_ns;
+  };
+  timer_.collect(queue_, [&](const OpTimer::Work& work, void* op_begin, void* op_end) {
+    const int64_t begin_ns = move_to(op_begin);
+    out.push_back({work, begin_ns, move_to(op_end)});
+  });
   return out;
 }
 

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <vector>
 
@@ -30,8 +31,10 @@ class OpTimer {
 
   void begin(const Queue& queue);
   void end(const Work& work, const Queue& queue);
-  // Waits for the queue, and adds the times of its ops since the last call.
-  void collect(Queue& queue);
+  // Waits for the queue, and adds the times of its ops since the last call. `each` gets every op in
+  // the queue's order, with the events before and after it.
+  using Each = std::function<void(const Work& work, void* begin, void* end)>;
+  void collect(Queue& queue, const Each& each = {});
   const Times& times() const { return times_; }
 
  private:

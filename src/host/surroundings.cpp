@@ -31,7 +31,7 @@ constexpr std::array kPrefixes = {
     "SLURM_", "PBS_",  "TRAINER_", "CUDA_", "CUBLAS",    "CUDNN_",    "DNNL_", "ONEDNN_",
     "MKL_",   "HDF5_", "FI_",      "PSM2_", "NVIDIA_",   "MALLOC_",   "ROMIO_"};
 constexpr std::array kNames = {"LD_LIBRARY_PATH", "LD_PRELOAD", "LOADEDMODULES", "TMPDIR"};
-// What a launcher sets for its own use, for each rank, or as a key.
+// Variables that a launcher sets for its own use: they differ by rank or start, or are secrets.
 constexpr std::array kLaunchers = {
     "OMPI_MCA_orte_",   "OMPI_MCA_ess_",      "OMPI_MCA_pmix", "OMPI_MCA_initial_wdir",
     "OMPI_MCA_prte_",   "OMPI_ARGV",          "OMPI_COMMAND",  "OMPI_APP_",

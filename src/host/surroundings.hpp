@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a process runs with: its environment, limits, libraries, machine. Each function adds facts
-// by name, such as "limit.stack" or "library.libmpi".
+// Lists the environment, limits, libraries and machine of a process. Each function adds facts by
+// name, such as "limit.stack" or "library.libmpi".
 #pragma once
 
 #include <cstdint>

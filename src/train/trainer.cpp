@@ -83,10 +83,10 @@ base::Exit Trainer::run() {
     tell_ending(code, code == base::Exit::finished ? "finished" : stops_->text());
     return code;
   } catch (const base::Error& e) {
-    tell_ending(e.code(), e.what());
+    tell_failure(e);
     throw;
   } catch (const std::exception& e) {
-    tell_ending(base::error_of(e).code(), e.what());
+    tell_failure(base::error_of(e));
     throw;
   }
 }
@@ -101,6 +101,15 @@ void Trainer::tell_ending(base::Exit code, const std::string& reason) {
   if (log && good)
     log->ends(code == base::Exit::finished ? "finished" : "stopped", int(code), reason,
               attempt_.state.step, attempt_.pace.spent());
+}
+
+// An observer that fails must not hide the error that ends the run.
+void Trainer::tell_failure(const base::Error& error) {
+  try {
+    tell_ending(error.code(), error.what());
+  } catch (const std::exception& e) {
+    log::warning("at the end of the run: {}", e.what());
+  }
 }
 
 base::Exit Trainer::go() {

@@ -39,6 +39,7 @@ class Trainer {
  private:
   base::Exit go();
   void tell_ending(base::Exit code, const std::string& reason);
+  void tell_failure(const base::Error& error);
   void start();
   void loop();
   // Processes the reports of the submitted steps, except the last `ahead`. Returns false if the run

@@ -146,6 +146,22 @@ class CudaGraph(CudaTest):
             given = sets(*SETTINGS, "run.device=cuda", *settings, "run.cuda_graph=on")
             self.expect(2, "run.cuda_graph", words, "no CUDA graph can repeat a pass", args=[self.deck(), "--validate", *given])
 
+    def test_a_trace_has_a_row_of_the_gpu(self):
+        """Ops have the times of the GPU, in its order; a graph is one bar."""
+        for graphs in ("off", "on"):
+            self.train(graphs, f"run.cuda_graph={graphs}", "profile.steps=[4]")
+            trace, = trace_file.read_window(f"{self.folder}/{graphs}")
+            self.assertEqual(trace.rows[trace_file.GPU], "GPU")
+            # As they stand in the file: on the emulated GPU many ops take no time, so several begin at once.
+            bars = [bar for bar in trace_file.spans_of(trace.events) if bar.row == trace_file.GPU]
+            for one, later in zip(bars, bars[1:]):
+                self.assertLessEqual(one.end, later.begin + 1e-6)
+            self.assertGreater(bars[0].begin, -1000)
+            self.assertGreater(sum(bar.args["flops"] for bar in bars), 0)
+            ops = [span for span in trace.of_row(trace_file.MAIN) if span.kind == "op"]
+            self.assertEqual("graph" in {bar.name for bar in bars}, graphs == "on")
+            if graphs == "off":
+                self.assertEqual([bar.name for bar in bars], [op.name for op in ops])
 
 
 harness.main()

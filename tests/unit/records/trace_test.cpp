@@ -104,7 +104,7 @@ class TraceFiles : public testing::Test {
   std::string path() const { return records::trace_path(folder_, 3, 1); }
 
  private:
-  std::string folder_ = "/tmp/trace_test_XXXXXX";
+  std::string folder_ = testing::TempDir() + "trainer_trace_XXXXXX";
 };
 
 TEST_F(TraceFiles, SpansThatTheWindowCutsAreWholeInTheFile) {
