@@ -345,15 +345,15 @@ bool is_directory(const std::string& path) {
 }
 
 void make_directories(const std::string& path) {
+  constexpr int kTriesOfDirectory = 10;
   for (size_t end = path.find('/', 1);; end = path.find('/', end + 1)) {
     std::string part = path.substr(0, end);
-    if (!part.empty() && !is_directory(part)) {
+    for (int tries = 1; !part.empty() && !is_directory(part); ++tries) {
       note_call("mkdir", part);
-      if (::mkdir(part.c_str(), 0777) < 0) {
-        int number = errno;  // EEXIST is fine if another process made the directory
-        if (number != EEXIST || !is_directory(part))
-          fail_call("create the directory", part, number);
-      }
+      if (::mkdir(part.c_str(), 0777) == 0) break;
+      // EEXIST: another process may have made the directory, and may even have removed it since.
+      if (const int number = errno; number != EEXIST || tries == kTriesOfDirectory)
+        fail_call("create the directory", part, number);
     }
     if (end == std::string::npos) return;
   }

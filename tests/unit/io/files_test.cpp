@@ -245,6 +245,17 @@ TEST_F(Files, directories) {
   io::make_directories(path("a/b/c"));
   io::make_directories(path("a/b/c/"));
   EXPECT_TRUE(io::is_directory(path("a/b/c")));
+  // Another process makes the directory first, and removes it again.
+  static int others = 0;
+  others = 0;
+  io::set_call_hook([](int64_t, const char* call, const std::string& part) {
+    if (call == std::string("mkdir") && others++ == 0) ::mkdir(part.c_str(), 0777);
+    if (call == std::string("stat") && others == 1) ::rmdir(part.c_str());
+  });
+  io::make_directories(path("a/other"));
+  io::set_call_hook(nullptr);
+  EXPECT_EQ(others, 2);
+  EXPECT_TRUE(io::remove_directory(path("a/other")));
   EXPECT_EQ(io::list_directory(path("a")), std::vector<std::string>{"b"});
   EXPECT_TRUE(io::list_directory(path("none")).empty());
   io::write_file_atomically(path("file"), "");
