@@ -177,18 +177,21 @@ void Hooks::tell(HookEvent what, HookFacts facts) {
   if (options_.command_of(what).empty()) return;
   const std::lock_guard lock(mutex_);
   if (run_.empty()) return;
-  if (what == HookEvent::step)
-    steps_left_out_ +=
-        int64_t(std::erase_if(waiting_, [](const Event& e) { return e.what == HookEvent::step; }));
+  // Behind another event a step event stays: it would never have its turn if hooks are too slow.
+  if (what == HookEvent::step && !waiting_.empty() && waiting_.back().what == what) {
+    steps_left_out_ += waiting_.back().left_out + 1;
+    waiting_.pop_back();
+  }
   if (waiting_.size() >= kMostWaiting && !is_last(what)) {
-    ++others_left_out_;
+    (what == HookEvent::step ? steps_left_out_ : others_left_out_) += 1;
     return;
   }
   HookFacts all = {{"event", name_of(what)}, {"run", run_}, {"name", run_name_}};
   all.insert(all.end(), known_.begin(), known_.end());
   all.insert(all.end(), std::make_move_iterator(facts.begin()),
              std::make_move_iterator(facts.end()));
-  waiting_.push_back({what, std::move(all)});
+  const int64_t left_out = what == HookEvent::step ? std::exchange(steps_left_out_, 0) : 0;
+  waiting_.push_back({what, std::move(all), left_out});
   if (!thread_.joinable()) thread_ = base::thread("hooks", [this] { work(); });
   changed_.notify_all();
 }
@@ -204,8 +207,7 @@ void Hooks::work() {
       ++others_left_out_;
       continue;
     }
-    if (event.what == HookEvent::step)
-      event.facts.push_back({"left_out", std::exchange(steps_left_out_, 0)});
+    if (event.what == HookEvent::step) event.facts.push_back({"left_out", event.left_out});
     busy_ = true;
     lock.unlock();
     say_left_out();

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Hooks: commands of the deck that run beside training when something has happened. A thread of
 // rank 0 runs them one after another, in the order of the events, and the job never waits for one
-// before its end. Step events may come faster than their hook ends: only the newest one waits.
+// before its end. Step events may come faster than their hook ends: of those that wait in a row the
+// newest one stays.
 //
 // One process of the job runs the hooks `error` and `end`:
 //   the job ends by itself, or was asked to stop    rank 0; the others wait for it
@@ -78,6 +79,7 @@ class Hooks {
   struct Event {
     HookEvent what;
     HookFacts facts;
+    int64_t left_out = 0;  // step events before this one that have no turn
   };
   void work();
   void run(Event event);
@@ -99,7 +101,7 @@ class Hooks {
   HookFacts known_;
   std::deque<Event> waiting_;
   bool busy_ = false;
-  int64_t steps_left_out_ = 0;  // since the newest step hook
+  int64_t steps_left_out_ = 0;  // since the step event that was taken last
   int64_t others_left_out_ = 0;
   double limit_s_;                  // of each hook
   std::optional<double> closed_s_;  // when close() ends, on base::now_s()

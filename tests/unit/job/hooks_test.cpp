@@ -55,7 +55,7 @@ struct HooksTest : testing::Test {
   }
 };
 
-TEST_F(HooksTest, RunInOrderAndOnlyTheNewestStepWaits) {
+TEST_F(HooksTest, RunInOrderAndOnlyTheNewestOfStepsInARowWaits) {
   Hooks hooks(options, "name", 0);
   hooks.tell(HookEvent::start, at(0));  // there is no run directory yet
   Hooks::use(run);
@@ -67,9 +67,10 @@ TEST_F(HooksTest, RunInOrderAndOnlyTheNewestStepWaits) {
   hooks.tell(HookEvent::step, at(4));
   open_gate();
   hooks.end(*world, base::Exit::requeue, "a reason", at(4));
-  EXPECT_EQ(order(), "start 0, evaluation 3, step 4, end 4");
-  EXPECT_EQ(events()[2]["left_out"], 3);
-  const auto end = events()[3];
+  EXPECT_EQ(order(), "start 0, step 3, evaluation 3, step 4, end 4");
+  EXPECT_EQ(events()[1]["left_out"], 2);
+  EXPECT_EQ(events()[3]["left_out"], 0);
+  const auto end = events()[4];
   EXPECT_EQ(end, (nlohmann::json{{"event", "end"},
                                  {"run", run},
                                  {"name", "name"},
