@@ -237,8 +237,9 @@ class Looked(LiveTest):
                                 cwd=self.folder, text=True)
 
     def killed_twice(self):
-        # Each row is written at once, so the record that the kill hits is a row's.
-        args = self.board_deck("--set", "train.total_steps=24", "--set", "log.flush_s=0")
+        # Rows are written at once, so the record that the kill hits is a row's. Checkpoints are there at once, so no start
+        # begins anew, which would make the decks before it void.
+        args = self.board_deck("--set", "train.total_steps=24", "--set", "log.flush_s=0", "--set", "checkpoint.async=false")
         self.kill_after(7, *args)
         # The kill hit a record.
         path, = event_files.files(self.dir)

