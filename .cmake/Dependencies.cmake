@@ -8,10 +8,7 @@ if(NOT TRAINER_FUZZ)
   trainer_require(NAME OpenMP WANTED "the compiler's own (Clang needs the libomp of its version)" PACKAGE OpenMP OPTIONS COMPONENTS CXX
                   APT libomp-dev DNF libomp-devel SPACK llvm-openmp CONDA llvm-openmp)
 endif()
-# MPI: the C interface only.
-set(MPI_CXX_SKIP_MPICXX ON)
-trainer_require(NAME MPI WANTED "MPI 3.0 (tried: Open MPI 4.1)" PACKAGE MPI OPTIONS COMPONENTS CXX
-                APT openmpi-bin libopenmpi-dev DNF openmpi-devel SPACK openmpi CONDA openmpi openmpi-mpicxx)
+include(Mpi)
 
 trainer_require(NAME fmt WANTED "8.0 or newer" PACKAGE fmt VERSION 8.0 OPTIONS CONFIG APT libfmt-dev DNF fmt-devel SPACK fmt CONDA fmt)
 trainer_require(NAME spdlog WANTED "1.9 or newer" PACKAGE spdlog VERSION 1.9 OPTIONS CONFIG
@@ -67,7 +64,14 @@ trainer_require_done()
 set(TRAINER_base_LIBRARIES fmt::fmt spdlog::spdlog trainer::xxhash OpenSSL::Crypto Threads::Threads)
 set(TRAINER_kernels_LIBRARIES DNNL::dnnl)
 set(TRAINER_config_LIBRARIES tomlplusplus::tomlplusplus)
-set(TRAINER_comm_LIBRARIES MPI::MPI_CXX)
+# The headers of a parallel HDF5 include mpi.h, so later folders need it, too. Without such an HDF5 only this
+# folder sees it, and builds against several MPIs share the objects of all others.
+get_target_property(needed trainer::hdf5 INTERFACE_LINK_LIBRARIES)
+if(needed MATCHES "MPI::MPI_CXX")
+  set(TRAINER_comm_LIBRARIES MPI::MPI_CXX)
+else()
+  set(TRAINER_comm_OWN_LIBRARIES trainer_mpi)
+endif()
 set(TRAINER_io_LIBRARIES trainer::hdf5)
 set(TRAINER_data_LIBRARIES PNG::PNG trainer::turbojpeg trainer::webp GIF::GIF LibArchive::LibArchive trainer::sentencepiece
                            nlohmann_json::nlohmann_json)

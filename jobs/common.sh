@@ -4,6 +4,9 @@
 # passed_on and rc.
 # shellcheck disable=SC2034  # slurm.sh and pbs.sh use the results
 
+# shellcheck source=jobs/launcher.sh
+. "$(dirname "${BASH_SOURCE[0]}")/launcher.sh"
+
 wrong() {
   echo "error: $*" >&2
   exit 2
@@ -95,45 +98,24 @@ threads_of() {
   } END { print least < 1 ? 1 : least }'
 }
 
-# bind_ranks HOW THREADS. Without binding options a rank is bound to a single core, and its threads
-# share that core.
-bind_ranks() {
-  case $1 in
-    core)
-      binding=(--map-by "slot:PE=$2" --bind-to core)
-      # Each thread is bound to a core, not to a hardware thread. Steps then take up to a tenth less
-      # time.
-      export OMP_PROC_BIND=${OMP_PROC_BIND:-true} OMP_PLACES=${OMP_PLACES:-cores}
-      ;;
-    none) binding=(--bind-to none) ;;
-    *) wrong "BIND=$1; it is core or none" ;;
-  esac
-  export OMP_NUM_THREADS=$2
-  # Ranks that mpirun starts by ssh get only the variables that are named.
-  passed_on=(-x OMP_NUM_THREADS)
-  local name
-  for name in LD_LIBRARY_PATH OMP_PROC_BIND OMP_PLACES TRAINER_MESH_SELECTOR; do
-    if [ -n "${!name:-}" ]; then passed_on+=(-x "$name"); fi
-  done
-}
-
-# on_each_node NODES [mpirun options] -- COMMAND...: runs the command once on every node.
+# on_each_node NODES [launcher's options] -- COMMAND...: runs the command once on every node.
 on_each_node() {
-  local nodes=$1 hosts=()
+  local nodes=$1 hosts=() each
   shift
   while [ "$1" != -- ]; do hosts+=("$1"); shift; done
   shift
-  if [ "$nodes" = 1 ]; then "$@"; else mpirun "${hosts[@]}" --map-by ppr:1:node --bind-to none "$@"; fi
+  read -r -a each <<< "$(one_per_node "$nodes")"
+  if [ "$nodes" = 1 ]; then "$@"; else "${launcher[@]}" "${hosts[@]}" "${each[@]}" "$@"; fi
 }
 
-# make_tmpdir JOB NODES [mpirun options]: makes a directory of this job on every node's own disk
+# make_tmpdir JOB NODES [launcher's options]: makes a directory of this job on every node's own disk
 # (LOCAL_DIR, or /tmp) and sets TMPDIR to it, for decks with stage_dir = "$TMPDIR". Call
 # remove_tmpdir at the end. A TMPDIR whose name contains the job's number was made by the site, and
 # is kept.
 made_tmpdir='' tmpdir_before=''
 make_tmpdir() {
   local job=$1 dir
-  passed_on+=(-x TMPDIR)
+  pass_variable TMPDIR
   if [[ ${TMPDIR:-} =~ (^|[^0-9])"${job%%[!0-9]*}"([^0-9]|$) ]] && [ -d "$TMPDIR" ]; then
     export TMPDIR
     return
@@ -149,7 +131,7 @@ make_tmpdir() {
   export TMPDIR=$dir
 }
 
-# remove_tmpdir NODES [mpirun options]: restores TMPDIR and removes the directory. A successor must
+# remove_tmpdir NODES [launcher's options]: restores TMPDIR and removes the directory. A successor must
 # not inherit the name, because SLURM would make the directory again.
 remove_tmpdir() {
   [ -n "$made_tmpdir" ] || return 0
@@ -165,30 +147,19 @@ describe_environment() {
   echo "processor $(nproc --all) x$(sed -n 's/^model name.*://p;T;q' /proc/cpuinfo)"
   if command -v nvidia-smi >/dev/null; then nvidia-smi -L | sed 's/^/device    /'; fi
   echo "modules   ${LOADEDMODULES:-none}"
-  echo "mpirun    $(command -v mpirun): $(mpirun --version 2>/dev/null | head -n 1)"
+  echo "mpirun    $(command -v "${launcher[0]}"): $launcher_version"
   echo "trainer   $1 sha256=$(sha256sum "$1" | cut -c 1-16) source=$(git describe --always --dirty 2>/dev/null || echo unknown)"
   ldd "$1" 2>/dev/null | sed -n 's/.*=> \(\/[^ ]*\) .*/\1/p' | xargs -r readlink -f | sort |
     sed -n '/\/lib\(mpi\|open-\|pmix\|ucp\|hdf5\|dnnl\|gomp\|cu\|nccl\|stdc++\|c\.so\|turbojpeg\|sentencepiece\)/s/^/library   /p'
   echo "limits    $(ulimit -a | sed -n 's/^\(.*[^ ]\)  *(.*) \(.*\)$/\1 \2/p' | tr '\n' ';')"
   env |
     grep -E -e '^(SLURM|PBS|OMPI|PMIX|UCX|FI|HWLOC|OMP|GOMP|KMP|ONEDNN|DNNL|HDF5|ROMIO|MALLOC|CUDA|CUBLAS|CUDNN|NVIDIA|NCCL)_' \
-      -e '^(PATH|LD_LIBRARY_PATH|LD_PRELOAD|TMPDIR|NCPUS|TRAINER_MESH_SELECTOR)=' |
+      -e '^(MPICH|MPIR_CVAR|I_MPI)_' -e '^(PATH|LD_LIBRARY_PATH|LD_PRELOAD|TMPDIR|NCPUS|TRAINER_MESH_SELECTOR)=' |
     grep -viE '^[^=]*(cookie|token|secret|passw|jwt|key)' | sort
   echo "---"
 }
 
-# Open MPI calls every job "aborted" that does not end with 0, even one that saved and asks to be
-# continued. This sed script drops two of its texts: the one that names 75 or 8, and the one that
-# names no code. The line "ended with" has the code.
-ORDERLY='/^-\{70,\}$/ {
-  :more
-  N
-  /\n-\{70,\}$/ !b more
-  /Primary job *terminated normally, but/ d
-  /exited with non-zero status.*Exit code: *\(75\|8\)\n/ d
-}'
-
-# run_trainer WORD...: runs mpirun with these words and sets rc to its exit code. mpirun runs in the
+# run_trainer WORD...: runs the launcher with these words and sets rc to its exit code. mpirun runs in the
 # background, because bash delays signals until a foreground command ends.
 run_trainer() {
   if [ -n "$asked" ]; then
@@ -200,7 +171,7 @@ run_trainer() {
   local err filter
   exec {err}> >(trap '' TERM INT HUP USR1 QUIT; exec sed -u "$ORDERLY" >&2)
   filter=$!
-  mpirun "$@" 2>&"$err" {err}>&- & run=$!
+  "${launcher[@]}" "$@" 2>&"$err" {err}>&- & run=$!
   # The warning may have come after mpirun's start and before run was set.
   if [ -n "$asked" ]; then pass_on; fi
   exec {err}>&-
@@ -218,7 +189,7 @@ run_trainer() {
   # filter open.
   for _ in {1..30}; do kill -0 "$filter" 2>/dev/null || break; sleep 0.1; done
   # The warning itself killed a trainer that had no handler yet. Nothing is lost.
-  if [ -n "$asked" ] && [ "$rc" = 138 ]; then
+  if [ -n "$asked" ] && died_of_request "$rc"; then
     echo "asked to stop while starting"
     rc=75
   fi

@@ -27,6 +27,7 @@
 #   SELFTEST_S  seconds after which a node that has not passed its test is bad (300)
 #   SLOW_BELOW  a node below this share of the nodes' median speed is bad (0.6)
 #   BIND       core: every rank keeps its own cores, for whole nodes (place=excl). none: for nodes shared with other jobs
+#   LAUNCHER   the program that starts ranks (mpirun), for example the mpiexec of MPICH or Intel MPI
 #   LOCAL_DIR  the nodes' own disk, for $TMPDIR (/tmp); unused if PBS sets a TMPDIR per job
 #   TRAINER    the program (build/trainer).   SCRIPT  this file (jobs/pbs.sh)
 #   TRAINER_MESH_SELECTOR  chooses a [[mesh.rule]] of the deck
@@ -99,11 +100,13 @@ threads=${OMP_NUM_THREADS:-1}
 # all ranks on this node.
 # --hostfile "$PBS_NODEFILE" would give a host that is listed once a rank per core.
 agent=()
-launch=(--host "$(awk '!n[$1]++ {host[++k] = $1} END {for (i = 1; i <= k; ++i) {printf "%s%s:%d", s, host[i], n[host[i]]; s = ","}}' \
-  "$PBS_NODEFILE")")
+choose_launcher
+hosts_option "$(awk '!n[$1]++ {host[++k] = $1} END {for (i = 1; i <= k; ++i) {printf "%s%s:%d", s, host[i], n[host[i]]; s = ","}}' \
+  "$PBS_NODEFILE")" "$(wc -l < "$PBS_NODEFILE")"
+launch=("${on_hosts[@]:0:2}") ranks=("${on_hosts[@]:2}")
 # Without PBS support Open MPI starts its helpers on the other nodes by ssh, which many sites close.
 # PBS starts them instead, all from this node, because the others have no copy of $PBS_NODEFILE.
-if [ "$nodes" -gt 1 ] && [ -z "${OMPI_MCA_plm_rsh_agent:-}" ] && command -v pbsdsh >/dev/null &&
+if [ "$launcher_kind" = openmpi ] && [ "$nodes" -gt 1 ] && [ -z "${OMPI_MCA_plm_rsh_agent:-}" ] && command -v pbsdsh >/dev/null &&
   ! ompi_info 2>/dev/null | grep -q 'MCA plm: tm '; then
   agent=(--mca plm_rsh_agent "$(realpath "$(dirname "$script")/pbs_agent.sh")" --mca plm_rsh_no_tree_spawn 1)
   launch+=("${agent[@]}")
@@ -138,7 +141,7 @@ if [ -n "${SPARE_NODES:-}" ]; then
   mapfile -t slots < <(awk '!n[$1]++ {host[++k] = $1} END {for (i = 1; i <= k; ++i) print n[host[i]]}' "$PBS_NODEFILE")
   run_on_good_nodes "$PBS_JOBID"
 else
-  run_trainer -np "$(wc -l < "$PBS_NODEFILE")" "${launch[@]}" "${binding[@]}" "${passed_on[@]}" "$trainer" "${words[@]}"
+  run_trainer "${ranks[@]}" "${launch[@]}" "${binding[@]}" "${passed_on[@]}" "$trainer" "${words[@]}"
 fi
 [ -n "$timer" ] && kill "$timer" 2>/dev/null
 [ -n "${SPARE_NODES:-}" ] || remove_tmpdir "$nodes" "${launch[@]}"
@@ -184,7 +187,7 @@ if may_continue "$part" "$max_parts"; then
   for name in "${bad[@]}"; do BAD_HOSTS=${BAD_HOSTS:-}${BAD_HOSTS:+,}$name; done
   export BAD_HOSTS=${BAD_HOSTS:-}
   variables=DECK
-  for name in PART MAX_PARTS LEAD BIND TRAINER SCRIPT OPTIONS LOCAL_DIR TRAINER_MESH_SELECTOR INDEX SPARE_NODES MAX_RESTARTS \
+  for name in PART MAX_PARTS LEAD BIND TRAINER SCRIPT OPTIONS LOCAL_DIR LAUNCHER TRAINER_MESH_SELECTOR INDEX SPARE_NODES MAX_RESTARTS \
     RESTART_S SELFTEST_S SLOW_BELOW BAD_HOSTS; do
     [ -n "${!name:-}" ] && variables+=",$name"
   done

@@ -22,6 +22,8 @@
 #   SELFTEST_S  seconds after which a node that has not passed its test is bad (300)
 #   SLOW_BELOW  a node below this share of the nodes' median speed is bad (0.6)
 #   BIND       core: every rank keeps its own cores, for whole nodes (--exclusive). none: for nodes shared with other jobs
+#   LAUNCHER   the program that starts ranks (mpirun), for example the mpiexec of MPICH, or srun; with srun SRUN_MPI is pmix
+#              (Open MPI) or pmi2 (MPICH, Intel MPI)
 #   LOCAL_DIR  the nodes' own disk, for $TMPDIR (/tmp); unused if the site sets a TMPDIR per job
 #   TRAINER    the program (build/trainer).   SCRIPT  this file (jobs/slurm.sh)
 #   TRAINER_MESH_SELECTOR  chooses a [[mesh.rule]] of the deck
@@ -79,6 +81,7 @@ check_program "$trainer"
 fill_in "${SLURM_ARRAY_TASK_ID:-}" "$@"
 # Add commands that mpirun and the trainer need at the site here, for example:  module load openmpi
 
+choose_launcher
 bind_ranks "${BIND:-core}" "${SLURM_CPUS_PER_TASK:-1}"
 
 # The seconds to the end of this job.

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Functions for slurm.sh and pbs.sh with SPARE_NODES: test every node of the job, start on good
 # ones, and start again without a node that goes bad. The scripts set hosts and slots (the ranks of
-# each host), agent (mpirun's options for starting helpers), trainer, words, binding and passed_on,
+# each host), agent (the launcher's options for starting helpers), trainer, words, binding and passed_on,
 # and define time_left. Results are in rc, bad (nodes that went bad) and lost (set: the job should
 # be continued on other nodes).
 # shellcheck disable=SC2154,SC2034  # slurm.sh, pbs.sh and common.sh set and use these variables
@@ -18,14 +18,16 @@ check_number MAX_RESTARTS "$max_restarts" 0
 check_number RESTART_S "$restart_s" 0
 check_number SELFTEST_S "$selftest_s" 1
 
-# on INDEX...: sets on_hosts to mpirun's options for all ranks of these hosts.
+# on INDEX...: sets on_hosts to the launcher's options for all ranks of these hosts, and on_list to the hosts.
 on() {
-  local i list='' ranks=0
+  local i ranks=0
+  on_list=''
   for i in "$@"; do
-    list+=${list:+,}${hosts[i]}:${slots[i]}
+    on_list+=${on_list:+,}${hosts[i]}:${slots[i]}
     ranks=$((ranks + slots[i]))
   done
-  on_hosts=(--host "$list" -np "$ranks" "${agent[@]}")
+  hosts_option "$on_list" "$ranks"
+  on_hosts+=("${agent[@]}")
 }
 
 # Sets test_words to the words of the selftest: the deck and its options, without those of a run.
@@ -60,8 +62,10 @@ is_bad() {
 # start_test FOLDER INDEX, end_test INDEX: the selftest on a node, for test_nodes.
 start_test() {
   on "$2"
-  TMPDIR=${TMPDIR:-${LOCAL_DIR:-/tmp}} timeout -k 10 "$selftest_s" mpirun "${on_hosts[@]}" "${binding[@]}" "${passed_on[@]}" \
-    -x TMPDIR "$trainer" "${test_words[@]}" > "$1/$2" 2>&1 < /dev/null &
+  local passed_on=("${passed_on[@]}")
+  pass_variable TMPDIR
+  TMPDIR=${TMPDIR:-${LOCAL_DIR:-/tmp}} timeout -k 10 "$selftest_s" "${launcher[@]}" "${on_hosts[@]}" "${binding[@]}" "${passed_on[@]}" \
+    "$trainer" "${test_words[@]}" > "$1/$2" 2>&1 < /dev/null &
   pids[$2]=$!
 }
 
@@ -172,7 +176,7 @@ run_on_good_nodes() {
   last=$(cause_of "$report")  # that of an earlier part
   while :; do
     on "${good[@]:0:need}"
-    echo "starts on ${on_hosts[1]}"
+    echo "starts on $on_list"
     before=$(state_of "$report")
     run_trainer "${on_hosts[@]}" "${binding[@]}" "${passed_on[@]}" "$trainer" "${words[@]}"
     case $rc in 3 | 5 | 7) ;; *) break ;; esac

@@ -38,6 +38,7 @@ foreach(name mesh_bits classifier_bits ssl_bits collectives_test continue_test d
              row_file_test)
   mpi_program(${name})
 endforeach()
+target_link_libraries(collectives_test PRIVATE trainer_mpi)  # it makes shared sums of its own
 mpi_program(engine_test engine_gradients.cpp engine_cuts.cpp engine_left_out.cpp engine_model.cpp
             engine_overlap.cpp)
 mpi_program(checkpoint_test checkpoint_harm.cpp)

@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # The Debian packages that this project needs, and the environment of its MPI runs. tools/test,
 # tools/quickstart and others source this file.
+# shellcheck source=tools/launcher.sh
+. "$(dirname "${BASH_SOURCE[0]}")/launcher.sh"
 
 TRAINER_PACKAGES=(
   # build
@@ -73,29 +75,6 @@ install_listed() {
     echo "error: apt-get install failed (its message is above); wanted: ${missing[*]}" >&2
     return 1
   fi
-}
-
-# Sets the variables that Open MPI needs as root in a container, with more ranks than cores, and
-# with several jobs on one machine. Values of the user stay. Cluster jobs do not use this function:
-# jobs/ has its own, with binding.
-mpi_environment() {
-  export OMPI_ALLOW_RUN_AS_ROOT=${OMPI_ALLOW_RUN_AS_ROOT-1} OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=${OMPI_ALLOW_RUN_AS_ROOT_CONFIRM-1}
-  export OMPI_MCA_rmaps_base_oversubscribe=${OMPI_MCA_rmaps_base_oversubscribe-1}
-  # Waiting ranks yield. With more ranks than cores a spinning rank would delay those that compute.
-  export OMPI_MCA_mpi_yield_when_idle=${OMPI_MCA_mpi_yield_when_idle-1}
-  # No binding. Every job would bind its ranks to cores 0, 1, ..., so two tests at once would share
-  # them, and all threads of a rank would share one core.
-  export OMPI_MCA_hwloc_base_binding_policy=${OMPI_MCA_hwloc_base_binding_policy-none}
-  # Reading another process's memory directly (CMA) is forbidden in many containers; copying twice
-  # always works.
-  export OMPI_MCA_btl_vader_single_copy_mechanism=${OMPI_MCA_btl_vader_single_copy_mechanism-none}
-  # Without /sys, as in a bare chroot, hwloc complains once per process; it finds the cores another
-  # way.
-  export HWLOC_HIDE_ERRORS=${HWLOC_HIDE_ERRORS-2}
-  # One thread per rank unless the user asks for more: the ranks fill the cores.
-  export OMP_NUM_THREADS=${OMP_NUM_THREADS-1}
-  # Waiting threads yield as well.
-  export OMP_WAIT_POLICY=${OMP_WAIT_POLICY-passive}
 }
 
 # Prints the number of cores that this process may use. nproc alone would print OMP_NUM_THREADS.

@@ -2,52 +2,14 @@
 #include "comm/comm.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <fstream>
 #include <string>
 
 #include "base/clock.hpp"
 #include "base/span.hpp"
 
 namespace comm {
-
-int launched_rank() {
-  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK"})
-    if (const char* rank = std::getenv(name)) return std::atoi(rank);
-  return 0;
-}
-
-namespace {
-
-// True if the launcher started this process itself, not a script that runs it. A rank's script may
-// run several processes, or only one rank may run one, so such a process must not wait for other
-// ranks.
-bool launched_directly() {
-  std::string parent;
-  std::getline(std::ifstream(fmt::format("/proc/{}/comm", getppid())), parent);
-  for (const char* name :
-       {"mpirun", "mpiexec", "orterun", "orted", "prterun", "prted", "slurmstepd"})
-    if (parent == name) return true;
-  return false;
-}
-
-}  // namespace
-
-int launched_ranks() {
-  if (!launched_directly()) return 1;
-  auto number = [](const char* name) {
-    const char* text = std::getenv(name);
-    return text ? std::atoi(text) : 0;
-  };
-  if (int ranks = number("OMPI_COMM_WORLD_SIZE"); ranks > 0) return ranks;
-  // srun connects ranks for MPI only if it provides PMIx.
-  if (std::getenv("PMIX_RANK"))
-    if (int ranks = number("SLURM_STEP_NUM_TASKS"); ranks > 0) return ranks;
-  return 1;
-}
 
 bool Comm::same(uint64_t digest) {
   // With two int64 reductions, unlike a comparison with rank 0's value, every rank gets the result.

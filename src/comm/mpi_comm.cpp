@@ -5,21 +5,17 @@
 // back in wait().
 #include <algorithm>
 #include <bit>
-#include <chrono>
-#include <condition_variable>
 #include <cstdlib>
 #include <cstring>
-#include <mutex>
-#include <thread>
 
 #include "base/clock.hpp"
 #include "base/flight_page.hpp"
 #include "base/log.hpp"
 #include "base/narrow.hpp"
 #include "base/span.hpp"
-#include "base/thread_scope.hpp"
 #include "comm/comm.hpp"
 #include "comm/mpi_lane.hpp"
+#include "comm/mpi_start.hpp"
 #include "comm/node_memory.hpp"
 #include "comm/sealed_text.hpp"
 #include "comm/shared_sum.hpp"
@@ -385,53 +381,10 @@ class MpiComm : public Comm {
   std::vector<std::unique_ptr<MpiWork>> works_;
 };
 
-// Ends the process if MPI does not start. MPI_Init returns when all ranks have called it, and a
-// rank with another command never calls it.
-class InitGuard {
- public:
-  InitGuard() {
-    const char* text = std::getenv("TRAINER_MPI_START_S");
-    const double seconds = text && std::atof(text) > 0 ? std::atof(text) : kPatience_s;
-    thread_ = std::jthread([this, seconds] {
-      const base::ThreadScope scope("start of MPI");
-      std::unique_lock lock(mutex_);
-      if (changed_.wait_for(lock, std::chrono::duration<double>(seconds),
-                            [this] { return started_; }))
-        return;
-      base::log::error(
-          "MPI has not started within {:g} s: some ranks never called it; start all of them with "
-          "the same command line (TRAINER_MPI_START_S sets how long to wait)",
-          seconds);
-      std::_Exit(int(base::Exit::config));
-    });
-  }
-  ~InitGuard() {
-    std::lock_guard lock(mutex_);
-    started_ = true;
-    changed_.notify_all();
-  }
-
- private:
-  static constexpr double kPatience_s = 600;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool started_ = false;
-  std::jthread thread_;  // the last member, so it is joined before the other members are destroyed
-};
-
 }  // namespace
 
 Session::Session(int& argc, char**& argv) {
-  int initialized = 0;
-  MPI_Initialized(&initialized);
-  if (!initialized) {
-    int provided = 0;
-    InitGuard guard;
-    check_mpi(MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
-    if (provided < MPI_THREAD_SERIALIZED)
-      base::fail(base::Exit::mesh, "this MPI library offers no MPI_THREAD_SERIALIZED");
-    finalize_ = true;
-  }
+  finalize_ = start_mpi(argc, argv);
   node_ = std::make_unique<NodeMemory>();
   lane_ = std::make_unique<MpiLane>(node_->bell(node_->rank()));
   lane_of_session = lane_.get();
@@ -475,10 +428,6 @@ std::string Session::host() const {
   int length = 0;
   MPI_Get_processor_name(name, &length);
   return std::string(name, length);
-}
-
-std::string mpi_version() {
-  return fmt::format("{}.{}.{}", OMPI_MAJOR_VERSION, OMPI_MINOR_VERSION, OMPI_RELEASE_VERSION);
 }
 
 void Session::abort(int code) {

@@ -6,13 +6,12 @@
 // stays behind when a job dies, and no limit of /dev/shm applies.
 #pragma once
 
-#include <mpi.h>
-
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "comm/bell.hpp"
+#include "comm/mpi.hpp"
 
 namespace comm {
 

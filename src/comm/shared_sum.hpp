@@ -9,12 +9,11 @@
 // right end out. These are the bits of Open MPI's all-reduce in place.
 #pragma once
 
-#include <mpi.h>
-
 #include <atomic>
 #include <memory>
 #include <vector>
 
+#include "comm/mpi.hpp"
 #include "comm/node_memory.hpp"
 #include "device/types.hpp"
 

@@ -7,11 +7,10 @@
 // of additions does not depend on pieces, because each element goes its own way through the tree.
 #pragma once
 
-#include <mpi.h>
-
 #include <array>
 #include <vector>
 
+#include "comm/mpi.hpp"
 #include "device/types.hpp"
 
 namespace comm {

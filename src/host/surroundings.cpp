@@ -19,6 +19,7 @@
 
 #include "base/hash.hpp"
 #include "base/text.hpp"
+#include "comm/launcher.hpp"
 #include "host/node_memory.hpp"
 
 extern char** environ;
@@ -27,19 +28,11 @@ namespace host {
 namespace {
 
 constexpr std::array kPrefixes = {
-    "OMP_",   "GOMP_", "KMP_",     "OMPI_", "PMIX_MCA_", "PRTE_MCA_", "UCX_",  "NCCL_",
-    "SLURM_", "PBS_",  "TRAINER_", "CUDA_", "CUBLAS",    "CUDNN_",    "DNNL_", "ONEDNN_",
-    "MKL_",   "HDF5_", "FI_",      "PSM2_", "NVIDIA_",   "MALLOC_",   "ROMIO_"};
+    "OMP_",    "GOMP_",   "KMP_",   "OMPI_",      "PMIX_MCA_", "PRTE_MCA_", "UCX_",
+    "NCCL_",   "SLURM_",  "PBS_",   "TRAINER_",   "CUDA_",     "CUBLAS",    "CUDNN_",
+    "DNNL_",   "ONEDNN_", "MKL_",   "HDF5_",      "FI_",       "PSM2_",     "NVIDIA_",
+    "MALLOC_", "ROMIO_",  "I_MPI_", "MPIR_CVAR_", "MPICH_"};
 constexpr std::array kNames = {"LD_LIBRARY_PATH", "LD_PRELOAD", "LOADEDMODULES", "TMPDIR"};
-// Variables that a launcher sets for its own use: they differ by rank or start, or are secrets.
-constexpr std::array kLaunchers = {
-    "OMPI_MCA_orte_",   "OMPI_MCA_ess_",      "OMPI_MCA_pmix", "OMPI_MCA_initial_wdir",
-    "OMPI_MCA_prte_",   "OMPI_ARGV",          "OMPI_COMMAND",  "OMPI_APP_",
-    "OMPI_FIRST_RANKS", "OMPI_FILE_LOCATION", "OMPI_NUM_APP",  "OMPI_UNIVERSE_",
-    "OMPI_COMM_WORLD",  "OMPI_MCA_shmem_",    "SLURM_PROCID",  "SLURM_LOCALID",
-    "SLURM_NODEID",     "SLURM_TASK_PID",     "SLURM_GTIDS",   "SLURM_STEP_",
-    "SLURM_SRUN_",      "SLURM_LAUNCH_",      "PBS_VNODENUM",  "PBS_TASKNUM",
-    "PBS_MOMPORT"};
 constexpr std::array kSecrets = {"TOKEN", "SECRET",     "PASS",   "KEY",
                                  "JWT",   "CREDENTIAL", "COOKIE", "AUTH"};
 
@@ -50,7 +43,7 @@ bool begins_with_any(std::string_view name, const std::array<const char*, N>& be
 
 bool matters(std::string_view name) {
   return (begins_with_any(name, kPrefixes) || std::ranges::find(kNames, name) != kNames.end()) &&
-         !begins_with_any(name, kLaunchers);
+         !comm::is_of_launcher(name);
 }
 
 bool is_secret(std::string_view name) {

@@ -15,6 +15,7 @@
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "base/thread_scope.hpp"
+#include "comm/launcher.hpp"
 
 namespace host {
 namespace {
@@ -101,8 +102,7 @@ std::vector<std::string> binding_advice(const std::vector<RankCores>& ranks) {
     const std::string who =
         fmt::format("{} rank{} of {} thread{}", n, n == 1 ? "" : "s", here.front()->threads,
                     here.front()->threads == 1 ? "" : "s");
-    const std::string flags =
-        fmt::format("mpirun --map-by slot:PE={} --bind-to core", std::max(1, each));
+    const std::string flags = comm::binding_command(comm::launcher(), std::max(1, each));
     if (threads > int(used.size())) {
       if (each >= 1 && int(used.size()) < node)
         problems[fmt::format(

@@ -9,6 +9,7 @@
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "comm/gpu_exchange.hpp"
+#include "comm/mpi_library.hpp"
 #include "data/ops/count_lines.hpp"
 #include "device/gpu.hpp"
 #include "host/threads.hpp"
@@ -34,8 +35,9 @@ std::string version_line() {
        {std::pair{"SLURM_JOB_ID", "slurm"}, {"PBS_JOBID", "pbs"}})
     if (const char* id = std::getenv(variable); id && *id)
       job = fmt::format("  job={}:{}", scheduler, id);
-  return fmt::format("trainer {}  git={} gcc={} openmpi={} hdf5={}{}", kVersion, kGitDescription,
-                     __VERSION__, comm::mpi_version(), io::hdf5_version(), job);
+  const comm::MpiLibrary& mpi = comm::mpi_library();
+  return fmt::format("trainer {}  git={} gcc={} {}={} hdf5={}{}", kVersion, kGitDescription,
+                     __VERSION__, mpi.name, mpi.version, io::hdf5_version(), job);
 }
 
 std::string compute_text(const PrecisionOptions& precision) {

@@ -42,6 +42,8 @@
 #include <string_view>
 #include <utility>
 
+#include "rank.hpp"
+
 namespace {
 
 enum class Action {
@@ -71,7 +73,7 @@ struct Plan {
     auto text = [](const char* name) {
       return std::string(std::getenv(name) ? std::getenv(name) : "");
     };
-    std::string own = text("OMPI_COMM_WORLD_RANK"), order = text("INJECT");
+    std::string own = own_rank() ? own_rank() : "", order = text("INJECT");
     under = text("INJECT_UNDER");
     trace = text("INJECT_TRACE");
     ends = text("INJECT_ENDS");

@@ -24,6 +24,8 @@
 #include <cstring>
 #include <string>
 
+#include "rank.hpp"
+
 namespace {
 
 struct Faults {
@@ -37,7 +39,7 @@ struct Faults {
     };
     if (const std::string name = text("MACHINE_HOST"); !name.empty()) host = text(name.c_str());
     if (const std::string only = text("MACHINE_OF"); !only.empty() && only != host) return;
-    const std::string own = text("OMPI_COMM_WORLD_RANK");
+    const std::string own = std::string(own_rank() ? own_rank() : "");
     std::string left = text("MACHINE");
     while (!left.empty()) {
       const std::string one = left.substr(0, left.find(','));

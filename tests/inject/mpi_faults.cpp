@@ -32,6 +32,7 @@
 #include <utility>
 
 #include "base/flight_page.hpp"
+#include "rank.hpp"
 
 namespace {
 
@@ -52,7 +53,7 @@ struct Fault {
     int rank = -1;
     char name[64] = "", what[16] = "";
     if (std::sscanf(text("FAULT").c_str(), "%d:%63[^:]:%ld:%15s", &rank, name, &at, what) != 4 ||
-        text("OMPI_COMM_WORLD_RANK") != std::to_string(rank))
+        !own_rank() || own_rank() != std::to_string(rank))
       return;
     call = name;
     after = text("FAULT_AFTER");
@@ -249,7 +250,7 @@ int MPI_Allgather(const void* send, int count, MPI_Datatype type, void* recv, in
 
 int MPI_Get_processor_name(char* name, int* length) {
   if (!std::getenv("FAULT_HOSTS")) return PMPI_Get_processor_name(name, length);
-  const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
+  const char* rank = own_rank();
   *length = std::snprintf(name, MPI_MAX_PROCESSOR_NAME, "rank%s", rank ? rank : "0");
   return MPI_SUCCESS;
 }

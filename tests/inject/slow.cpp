@@ -11,13 +11,15 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "rank.hpp"
+
 namespace {
 
 struct Plan {
   int ms = 0;  // 0: this rank is not slow
   char place[16] = "";
   Plan() {
-    const char *own = std::getenv("OMPI_COMM_WORLD_RANK"), *order = std::getenv("SLOW");
+    const char *own = own_rank(), *order = std::getenv("SLOW");
     if (!own || !order) return;
     int rank = -1;
     if (std::sscanf(order, "%d:%d:%15s", &rank, &ms, place) != 3) {

@@ -3,6 +3,7 @@
 """Ranks of one job that differ: command lines, decks, data, scripts. Every job ends with one error in one form."""
 import os
 import re
+import shutil
 import subprocess
 import tarfile
 from unittest import mock
@@ -148,6 +149,15 @@ class Ranks(harness.RunTest):
         other = ["-np", 1, "-wdir", "/", harness.TRAINER, good, "--set", "data.train.path=data/train-{000..001}.tar"]
         self.assertEqual(self.launch(["-np", 1, *other[4:]], other), 4, self.output)
         self.assertIn("error: rank 1: ", self.output)
+
+    def test_ranks_of_another_mpis_launcher_are_refused(self):
+        """A shell of this name sets what mpiexec of MPICH tells its ranks; with Open MPI each of them would be alone."""
+        shutil.copy(os.path.realpath("/bin/sh"), f"{self.folder}/mpiexec")
+        done = subprocess.run([f"{self.folder}/mpiexec", "-c", f"PMI_RANK=0 PMI_SIZE=2 {harness.TRAINER} {self.deck()}; exit $?"],
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=harness.GUARD, cwd=self.folder)
+        self.assertEqual(done.returncode, 3, done.stdout)
+        self.assertRegex(done.stdout, "error: mpiexec of MPICH or Intel MPI, or srun --mpi=pmi2 has started 2 ranks, and this program's "
+                                      r"MPI \(openmpi [\d.]+\) sees one: use the launcher of the same MPI")
 
     def test_looking_with_several_ranks_is_done_once(self):
         for args, text in (([self.deck(), "--validate"], ": valid"), (["--list", "optimizer"], "adafactor"), (["--version"], "git="),

@@ -69,6 +69,7 @@ class Jobs(unittest.TestCase):
             text = f.read()
         start = "& run=$!\n"
         self.assertEqual(text.count(start), 1)
+        text = text.replace("${BASH_SOURCE[0]}", f"{SOURCE}/jobs/common.sh")
         script = text.replace(start, "& started=$!; kill -USR1 $$; run=$started\n") + """
 mpirun() { trap 'exit 75' USR1; while :; do sleep 0.1; done; }
 run_trainer; echo "rc=$rc asked=$asked"

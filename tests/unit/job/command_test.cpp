@@ -12,7 +12,6 @@
 #include <thread>
 
 #include "base/clock.hpp"
-#include "comm/launcher.hpp"
 #include "job/hook_facts.hpp"
 
 namespace job {
@@ -136,21 +135,6 @@ TEST(HookFacts, InBothForms) {
             (std::vector<std::string>{"PATH=/bin", "TRAINER_MPI_START_S=5", "TRAINER_EVENT=end",
                                       "TRAINER_STEP=12", "TRAINER_LOSS=0.1",
                                       "TRAINER_REASON=a \"b\"\nc"}));
-}
-
-TEST(HookFacts, ARanksVariablesAreLeftOut) {
-  ::setenv("OMPI_COMM_WORLD_RANK", "3", 1);
-  ::setenv("PMIX_RANK", "3", 1);
-  ::setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
-  const std::vector<std::string> kept = comm::environment_without_mpi();
-  ::unsetenv("OMPI_COMM_WORLD_RANK");
-  ::unsetenv("PMIX_RANK");
-  auto has = [&kept](const std::string& begin) {
-    return std::any_of(kept.begin(), kept.end(),
-                       [&](const std::string& one) { return one.starts_with(begin); });
-  };
-  EXPECT_FALSE(has("OMPI_COMM") || has("PMIX_"));
-  EXPECT_TRUE(has("OMPI_ALLOW_RUN_AS_ROOT=") && has("PATH="));
 }
 
 }  // namespace

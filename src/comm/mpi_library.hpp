@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which MPI this program uses. mpi_version (comm.hpp) is in mpi_library.cpp, too.
+#pragma once
+
+#include <string>
+
+namespace comm {
+
+// The name as one word (openmpi, mpich, intelmpi, craympich, mvapich; mpi: another one) and the
+// version.
+struct MpiLibrary {
+  std::string name, version;
+};
+
+// Reads the text of MPI_Get_library_version.
+MpiLibrary mpi_library_of(const std::string& text);
+// Returns the library that is loaded. Works before MPI is started.
+const MpiLibrary& mpi_library();
+
+}  // namespace comm

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// The rank of this process, for libraries that tests load before the C library.
+#pragma once
+
+#include <cstdlib>
+
+// Returns the text of the variable by which the launcher tells the rank (src/comm/launcher.cpp);
+// null without a launcher.
+inline const char* own_rank() {
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"})
+    if (const char* rank = std::getenv(name)) return rank;
+  return nullptr;
+}
