@@ -20,7 +20,8 @@ SHAPING = features.check("raqm")    # joins emoji of several code points
 def folders():
     """Returns the folders of installed fonts."""
     data = os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")
-    return [os.path.join(data, "fonts"), os.path.expanduser("~/.fonts"), "/usr/local/share/fonts", "/usr/share/fonts"]
+    return [os.path.join(data, "fonts"), os.path.expanduser("~/.fonts"), "/usr/local/share/fonts", "/usr/share/fonts",
+            os.environ.get("TRAINER_PREFIX", "") + "/usr/share/fonts"]    # packages of tools/quickstart --prefix
 
 
 def installed():
