@@ -8,7 +8,8 @@ import harness
 
 # Programs of a scheduler: the script that must be submitted, and the test that runs it.
 SCHEDULERS = {"sbatch": ("jobs/slurm.sh", "slurm_test"), "scancel": ("", "slurm_test"),
-              "qsub": ("jobs/pbs.sh", "pbs_test"), "qalter": ("", "pbs_test")}
+              "qsub": ("jobs/pbs.sh", "pbs_test"), "qalter": ("", "pbs_test"),
+              "bsub": ("jobs/lsf.sh", "lsf_flux_test"), "flux": ("jobs/flux.sh", "lsf_flux_test")}
 BUILDERS = ("cmake", "ctest")
 OTHERS = "|".join((*SCHEDULERS, *BUILDERS))
 # A command in a sentence begins like this. A name alone, without arguments, is no command.
