@@ -127,6 +127,8 @@ function(trainer_require_done)
     list(JOIN TRAINER_MISSING_${packager} " " packages)
     string(APPEND text "\n  ${${packager}} ${packages}")
   endforeach()
+  string(APPEND text "\n\nDecks may not need giflib, libwebp, SentencePiece or libarchive: -DTRAINER_WITHOUT='gif;webp;sentencepiece;archive' "
+         "builds without them.")
   string(APPEND text "\n\nLibraries in folders of their own: CMAKE_PREFIX_PATH names these folders (of HDF5 also HDF5_ROOT, of MPI the "
          "compiler wrapper in PATH).\n")
   message(FATAL_ERROR "${text}")

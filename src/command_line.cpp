@@ -114,8 +114,10 @@ void add_mode_options(CLI::App& app, CommandLine& c) {
       ->check(CLI::IsMember(kLists))
       ->group(ask);
   app.set_help_flag("-h,--help", "print this help")->group(ask);
-  app.set_version_flag("--version", train::version_line() + "\n" + train::build_features(),
-                       "print version and build")
+  app.set_version_flag(
+         "--version",
+         train::version_line() + "\n" + train::build_features() + "\n" + train::library_features(),
+         "print version and build")
       ->group(ask);
 }
 

@@ -91,3 +91,16 @@ set_property(TEST run_cuda_graph_test_mpi4 APPEND PROPERTY ENVIRONMENT "TRAINER_
 if(NOT TRAINER_SANITIZE)
   set_property(TEST run_cuda_watch_test_mpi4 APPEND PROPERTY ENVIRONMENT "TRAINER_ON_EMULATOR=$<TARGET_FILE:trainer_watched>")
 endif()
+
+# The program of a build without the libraries that a build may lack (run/optional_test.py). As for
+# CUDA, its objects replace those of the libraries.
+list(TRANSFORM TRAINER_REPLACING_SOURCES PREPEND ${CMAKE_SOURCE_DIR}/src/ OUTPUT_VARIABLE replacing)
+list(TRANSFORM replacing APPEND .cpp)
+add_library(no_libraries OBJECT ${replacing})
+target_link_libraries(no_libraries PRIVATE trainer_checkpoint)
+target_precompile_headers(no_libraries REUSE_FROM trainer_base)
+add_executable(trainer_without_libraries $<TARGET_OBJECTS:trainer_main> $<TARGET_OBJECTS:no_libraries>)
+target_link_libraries(trainer_without_libraries PRIVATE trainer_modes ${TRAINER_main_LIBRARIES})
+set_target_properties(trainer_without_libraries PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+set_tests_properties(run_optional_test_mpi4 PROPERTIES ENVIRONMENT
+                     "TRAINER=$<TARGET_FILE:trainer_without_libraries>;${run_environment}")

@@ -3,6 +3,7 @@
 // would not become smaller is stored as it is, and HDF5 does not call the filter for it. The first
 // three values of the filter are its version, that of LZF, and the bytes of a whole chunk.
 #include "io/h5_handle.hpp"
+#include "io/version.hpp"
 
 #ifdef TRAINER_HAS_LZF
 #include <lzf.h>
@@ -56,11 +57,14 @@ size_t decode_lzf(unsigned flags, size_t values, const unsigned* value, size_t b
 
 }  // namespace
 
+bool built_with_lzf() { return true; }
+
 void add_filters() {
   const H5Z_class2_t lzf{H5Z_CLASS_T_VERS, kLzf, 0, 1, "lzf", nullptr, nullptr, decode_lzf};
   check_h5(H5Zregister(&lzf), "add the filter lzf", "HDF5");
 }
 #else
+bool built_with_lzf() { return false; }
 void add_filters() {}
 #endif
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The version of the HDF5 library.
+// The version of the HDF5 library, and what it can read.
 #pragma once
 
 #include <string>
@@ -7,5 +7,6 @@
 namespace io {
 
 std::string hdf5_version();  // version of the library in use, for example "1.10.8"
+bool built_with_lzf();       // reads what h5py has compressed with lzf
 
 }  // namespace io

@@ -8,8 +8,10 @@
 
 #include "base/log.hpp"
 #include "base/text.hpp"
+#include "checkpoint/unpack.hpp"
 #include "comm/gpu_exchange.hpp"
 #include "comm/mpi_library.hpp"
+#include "data/formats.hpp"
 #include "data/ops/count_lines.hpp"
 #include "device/gpu.hpp"
 #include "host/threads.hpp"
@@ -27,6 +29,17 @@ std::string build_features() {
   return fmt::format("build={} cuda={} nccl={} bf16={}", kBuildType, yes(device::built_with_cuda()),
                      yes(comm::built_with_nccl()),
                      kernels::bf16_is_native() ? "native" : "emulated");
+}
+
+std::string library_features() {
+  std::string text;
+  for (auto [name, built] : {std::pair{"gif", data::built_with_gif()},
+                             {"webp", data::built_with_webp()},
+                             {"sentencepiece", data::built_with_sentencepiece()},
+                             {"archive", checkpoint::built_with_archive()},
+                             {"lzf", io::built_with_lzf()}})
+    text += fmt::format("{}{}={}", text.empty() ? "" : " ", name, built ? "yes" : "no");
+  return text;
 }
 
 std::string version_line() {

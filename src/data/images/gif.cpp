@@ -9,6 +9,7 @@
 
 #include "base/error.hpp"
 #include "base/span.hpp"
+#include "data/formats.hpp"
 #include "data/images/decode.hpp"
 
 namespace data {
@@ -133,6 +134,8 @@ class Reader {
 };
 
 }  // namespace
+
+bool built_with_gif() { return true; }
 
 Array decode_gif(const Bytes& file) {
   const base::Span span("decode a GIF", base::SpanKind::load);

@@ -4,9 +4,12 @@
 
 #include "base/error.hpp"
 #include "base/span.hpp"
+#include "data/formats.hpp"
 #include "data/images/decode.hpp"
 
 namespace data {
+
+bool built_with_webp() { return true; }
 
 Array decode_webp(const Bytes& file) {
   const base::Span span("decode a WebP", base::SpanKind::load);

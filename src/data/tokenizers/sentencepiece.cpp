@@ -6,6 +6,7 @@
 
 #include "base/error.hpp"
 #include "base/hash.hpp"
+#include "data/formats.hpp"
 #include "data/tokenizers/tokenizer.hpp"
 #include "io/files.hpp"
 
@@ -64,6 +65,8 @@ class Sentencepiece : public Tokenizer {
 };
 
 }  // namespace
+
+bool built_with_sentencepiece() { return true; }
 
 void SentencepieceOptions::bind(config::Table& t) {
   t.key("path", path, "SentencePiece model file (.model)").required().unit("path");
