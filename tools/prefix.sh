@@ -120,14 +120,15 @@ mend_links() {
   done
 }
 
-# Files for compilers name files by absolute paths, which are here if the system lacks them.
+# Files for compilers name files by absolute paths, which are here if the system lacks them. CMake's own lines about
+# _realOrig ask if a file is still where it was installed.
 mend_texts() {
   local dir=$1 file path before='[^A-Za-z0-9_}.+-]'
   find "$dir/usr" -name '*.pc' -type f -exec sed -i "s#=/usr#=$dir/usr#" {} +
   find "$dir/usr" \( -name '*.cmake' -o -name '*.so' -size -4k \) -type f -exec grep -lIE "(^|$before)/(usr|lib)/" {} + |
     while read -r file; do
       grep -oE "(^|$before)/(usr|lib)/[A-Za-z0-9_/.+-]+" "$file" | sed 's|^[^/]*||' | sort -u | while read -r path; do
-        if [ ! -e "$path" ] && [ -e "$dir$path" ]; then sed -i -E "s#(^|$before)$path#\1$dir$path#g" "$file"; fi
+        if [ ! -e "$path" ] && [ -e "$dir$path" ]; then sed -i -E "/_realOrig/!s#(^|$before)$path#\1$dir$path#g" "$file"; fi
       done
     done
 }

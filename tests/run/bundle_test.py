@@ -7,6 +7,7 @@ import subprocess
 
 import harness
 import place
+import surroundings
 
 RUNTIME = ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "libresolv.so.2", "libutil.so.1", "libstdc++.so.6",
            "libgcc_s.so.1")
@@ -80,6 +81,15 @@ class Bundle(harness.RunTest):
         code, two = self.inside(root, f"{mpirun} -np 2 {trainer} /deck.toml --dir /run2")
         self.assertEqual(code, 0, two)
         self.assertIn("2 ranks", two)
+        bundle = os.path.join(root, "some where/trainer-bundle")
+        self.assertEqual(surroundings.needed_versions(bundle), surroundings.stated_versions())
+        with self.subTest("read-only, with a full home, without /tmp"):
+            words = [mpirun.strip('"'), "-np", "2", trainer.strip('"'), "/deck.toml", "--dir", "/run3"]
+            code, output = surroundings.run_in_odd_place(root, *words)
+            if code is None:
+                self.skipTest(output)
+            self.assertEqual(code, 0, output)
+            self.assertEqual(*([row["loss"] for row in self.rows(folder=f"{root}/{name}")] for name in ("run2", "run3")))
 
         # The run must be the same with this machine's own libraries.
         self.expect(0, args=[self.deck()])

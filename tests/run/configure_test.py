@@ -113,6 +113,16 @@ class Configure(unittest.TestCase):
         for package in self.commands["apt-get"].split()[2:]:
             self.assertTrue(package == "libomp-dev" or re.search(rf"[ (]{re.escape(package)}\s", scripts), package)
 
+    def test_lists_of_sites(self):
+        """The environments of conda and Spack hold what the message names."""
+        for packager, file in ((2, "spack.yaml"), (3, "conda.yml")):
+            with open(f"{SOURCE}/jobs/sites/{file}", encoding="utf-8") as f:
+                listed = {re.split("[=<>@+]", name)[0] for name in re.findall(r"^ +- (\S+)", f.read(), re.M)}
+            for name, packages in LIBRARIES.items():
+                wanted = re.split("[=@+]", packages.split()[packager].strip("'"))[0]
+                if (name, packager) != ("OpenMP", 2):  # GCC has its own
+                    self.assertIn(wanted, listed, f"{name} in {file}")
+
     def test_names_only_what_is_missing(self):
         rows = self.missing(self.configure("-DCMAKE_DISABLE_FIND_PACKAGE_MPI=ON", "-DCMAKE_DISABLE_FIND_PACKAGE_CLI11=ON", code=1))
         self.assertEqual(sorted(rows), ["CLI11", "MPI"])
@@ -122,6 +132,24 @@ class Configure(unittest.TestCase):
         hidden = "-DCMAKE_DISABLE_FIND_PACKAGE_GTest=ON"
         self.assertEqual(list(self.missing(self.configure(hidden, code=1))), ["GoogleTest"])
         self.configure(hidden, "-DTRAINER_TESTS=OFF")
+
+    def test_builds_without_some_libraries(self):
+        absent = [f"-DCMAKE_DISABLE_FIND_PACKAGE_{name}=ON" for name in ("GIF", "LibArchive")]
+        absent += [f"-DTRAINER_trainer__{name}_INCLUDE=/nowhere" for name in ("webp", "sentencepiece")]
+        rows = self.missing(self.configure(*absent, code=1))
+        self.assertEqual(sorted(rows), ["SentencePiece", "giflib", "libarchive", "libwebp"])
+        output = self.configure(*absent, "-DTRAINER_WITHOUT=gif;webp;sentencepiece;archive;lzf")
+        self.assertIn("Built without: gif;webp;sentencepiece;archive;lzf", output)
+        self.assertIn("lzf: none", output)
+        with open(self.build + "/build.ninja", encoding="utf-8") as f:
+            text = f.read()
+        for name in ("gif", "webp", "sentencepiece", "archive", "lzf"):
+            self.assertNotRegex(text, rf"lib{name}\.(so|a)")
+        for name in ("data/images/no_gif", "data/images/no_webp", "data/tokenizers/no_sentencepiece", "checkpoint/no_archive"):
+            self.assertIn(f"{name}.cpp.o:", text)
+        for name in ("data/images/gif", "data/images/webp", "data/tokenizers/sentencepiece", "checkpoint/npz_reader"):
+            self.assertNotIn(f"{name}.cpp.o:", text)
+        self.assertIn("TRAINER_WITHOUT names jpeg; it may name", self.configure("-DTRAINER_WITHOUT=jpeg", code=1))
 
     def hdf5(self, prefix, include, library, edit=lambda text: text):
         """Makes an HDF5 in its own folder, as Spack, conda and modules do, from the system's."""

@@ -308,7 +308,7 @@ class Docs(harness.RunTest):
 
     def test_links(self):
         """Linked files and headings exist."""
-        for page in (*pages(), "CHANGELOG.md"):
+        for page in (*pages(), "jobs/SITES.md", "CHANGELOG.md"):
             for link in re.findall(r"\]\(([^)]+)\)", text_of(page)):
                 if link.startswith("http"):
                     continue
@@ -343,6 +343,9 @@ class Docs(harness.RunTest):
 
     def test_jobs(self):
         self.check_page("jobs/README.md")
+
+    def test_sites(self):
+        self.check_page("jobs/SITES.md")
 
     def test_kernels(self):
         self.check_page("kernels/README.md")

@@ -24,6 +24,9 @@ esac
 """
 
 
+PC = "prefix=/usr\nName: fake\nDescription: none\nVersion: 7\nCflags: -I${prefix}/include\n"
+
+
 class Prefix(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.mkdtemp(prefix="prefix_test_")
@@ -34,11 +37,15 @@ class Prefix(unittest.TestCase):
         os.chmod(f"{self.pool}/apt-get", 0o755)
         self.lib = f"usr/lib/{self.triplet}"
         self.deb("fake-dev", {"usr/include/fake.h": "#define FAKE 7\n",
-                              f"{self.lib}/pkgconfig/fake.pc": "prefix=/usr\nName: fake\nDescription: x\nVersion: 7\nCflags: -I${prefix}/include\n",
-                              f"{self.lib}/cmake/fake.cmake": f'set(a "/{self.lib}/libfake.so.1")\nset(b /usr/bin/env)\nset(c ${{d}}/usr/lib)\n',
+                              f"{self.lib}/pkgconfig/fake.pc": PC, f"{self.lib}/cmake/fake.cmake": self.cmake(""),
                               f"{self.lib}/libscript.so": f"GROUP ( /{self.lib}/libfake.so.1 /{self.lib}/libc.so.6 )\n"},
                  {f"{self.lib}/libfake.so": f"/{self.lib}/libfake.so.1", f"{self.lib}/libmine.so": "libc.so.6"})
         self.deb("fake-base", {f"{self.lib}/libfake.so.1": "", "usr/share/doc/fake/long": ""}, {})
+
+    def cmake(self, folder):
+        """Returns lines of a file of CMake: of the second path, the system has the file; the last lines stay as they are."""
+        return (f'set(a "{folder}/{self.lib}/libfake.so.1")\nset(b /usr/bin/env)\nset(c ${{d}}/usr/lib)\n'
+                f"f(_realOrig /{self.lib}/libfake.so.1)\n")
 
     def write(self, name, text):
         path = f"{self.folder}/{name}"
@@ -56,7 +63,8 @@ class Prefix(unittest.TestCase):
         for path, target in links.items():
             os.symlink(target, f"{self.folder}/{name}/{path}")
         self.write(f"{name}/DEBIAN/control", f"Package: {name}\nVersion: 1.0\nArchitecture: all\nMaintainer: none\nDescription: none\n")
-        subprocess.run(["dpkg-deb", "-Znone", "--build", f"{self.folder}/{name}", f"{self.pool}/{name}.deb"], check=True, capture_output=True)
+        subprocess.run(["dpkg-deb", "-Znone", "--build", f"{self.folder}/{name}", f"{self.pool}/{name}.deb"], check=True,
+                       capture_output=True)
 
     def shell(self, commands, code=0):
         """Returns the output of commands after both files were read."""
@@ -82,7 +90,7 @@ class Prefix(unittest.TestCase):
         self.assertEqual(os.path.realpath(f"{lib}/libmine.so"), os.path.realpath(f"/{self.lib}/libc.so.6"))
         self.assertEqual(self.read(f"deps/{self.lib}/libscript.so"), f"GROUP ( {lib}/libfake.so.1 /{self.lib}/libc.so.6 )\n")
         self.assertEqual(self.read(f"deps/{self.lib}/cmake/fake.cmake"),
-                         f'set(a "{lib}/libfake.so.1")\nset(b /usr/bin/env)\nset(c ${{d}}/usr/lib)\n')
+                         self.cmake(self.dir))
         self.assertFalse(os.path.exists(f"{self.dir}/usr/share/doc"))
         # A second start asks nobody.
         self.assertEqual(self.use("echo $CMAKE_PREFIX_PATH"), f"packages all 2 installed or in {self.dir}\n{self.dir}/usr\n")
