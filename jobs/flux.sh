@@ -70,10 +70,12 @@ else
 fi
 
 echo "job $job part $part on $(flux resource list -s up -no '{nodelist}') at $(date -Is): ${words[*]}"
+launcher=(flux) launcher_version=$(flux --version 2>/dev/null | head -n 1)
 describe_environment "$trainer"
 
+# shellcheck disable=SC2317  # run_trainer calls it
 # Flux starts ranks itself, binds each to its cores, and takes signals for them by a command of its own.
-mpirun() {
+flux_ranks() {
   local flux_run status
   trap 'flux job kill --signal=USR1 "$(flux job last)"' USR1
   trap 'flux job kill --signal=QUIT "$(flux job last)"' ALRM
@@ -85,6 +87,7 @@ mpirun() {
   done
   exit "$status"
 }
+launcher=(flux_ranks)
 run_trainer "$trainer" "${words[@]}"
 [ -z "$timer" ] || kill "$timer" 2>/dev/null
 echo "job $job part $part ended with $rc at $(date -Is)"

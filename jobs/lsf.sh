@@ -11,6 +11,7 @@
 # Variables, in the environment of bsub:
 #   OPTIONS    words for the trainer; quotes hold words together, as in a shell
 #   MAX_PARTS  largest number of parts; the last one is not queued again (20)
+#   LAUNCHER   the program that starts ranks (mpirun), for example the mpiexec of MPICH or Intel MPI
 #   BIND       core: every rank keeps its own cores, for whole nodes (-x). none: for nodes shared with other jobs
 #   THREADS    threads per rank: the cores of a slot, as affinity[core(N)] below says (4)
 #   TRAINER    the program (build/trainer).   SCRIPT  this file (jobs/lsf.sh)
@@ -64,18 +65,18 @@ counter=.trainer-$LSB_JOBID${index:+-$index}.part
 part=$(($(cat "$counter" 2>/dev/null || echo 0) + 1))
 echo "$part" >"$counter"
 
-# An Open MPI built without LSF support does not know the hosts, and starts its helpers by ssh.
-launch=()
-if ! ompi_info 2>/dev/null | grep -q 'MCA ras: lsf '; then
-  launch=(--host "$(awk '{for (i = 1; i < NF; i += 2) printf "%s%s:%d", (i > 1 ? "," : ""), $i, $(i + 1)}' <<< "$LSB_MCPU_HOSTS")"
-          --mca plm_rsh_agent blaunch --mca plm_rsh_no_tree_spawn 1)
+choose_launcher
+hosts_option "$(awk '{for (i = 1; i < NF; i += 2) printf "%s%s:%d", (i > 1 ? "," : ""), $i, $(i + 1)}' <<< "$LSB_MCPU_HOSTS")" \
+  "$(awk '{for (i = 2; i <= NF; i += 2) n += $i; print n}' <<< "$LSB_MCPU_HOSTS")"
+# An Open MPI built without LSF support starts its helpers by ssh.
+if [ "$launcher_kind" = openmpi ] && ! ompi_info 2>/dev/null | grep -q 'MCA ras: lsf '; then
+  on_hosts+=(--mca plm_rsh_agent blaunch --mca plm_rsh_no_tree_spawn 1)
 fi
 bind_ranks "${BIND:-core}" "${THREADS:-4}"
 
 echo "job $LSB_JOBID part $part on $LSB_MCPU_HOSTS at $(date -Is): ${words[*]}"
 describe_environment "$trainer"
-run_trainer -np "$(awk '{for (i = 2; i <= NF; i += 2) n += $i; print n}' <<< "$LSB_MCPU_HOSTS")" "${launch[@]}" "${binding[@]}" \
-  "${passed_on[@]}" "$trainer" "${words[@]}"
+run_trainer "${on_hosts[@]}" "${binding[@]}" "${passed_on[@]}" "$trainer" "${words[@]}"
 echo "job $LSB_JOBID part $part ended with $rc at $(date -Is)"
 if ! may_continue "$part" "$max_parts"; then
   rm -f "$counter"

@@ -30,6 +30,7 @@ while :; do sleep 0.05; done
 # Flux starts the words after the options of flux run, and knows the last job's process.
 FLUX = """#!/bin/bash
 case "$1 $2" in
+  "--version "*) echo "flux 0" ;;
   "getattr jobid") [ -n "$IN_FLUX" ] && echo f7 ;;
   "resource list") case $* in *ncores*) echo 8 ;; *) echo n1,n2 ;; esac ;;
   "job timeleft") echo "${TIMELEFT:-3600.5}" ;;
@@ -88,7 +89,7 @@ class Jobs(unittest.TestCase):
         for part in ("1", "2"):
             code, output = self.lsf(asked=True, **options)
             self.assertEqual(code, 75, output)
-            self.assertIn("started<-np 5 --host n1:2,n2:3 --mca plm_rsh_agent blaunch --mca plm_rsh_no_tree_spawn 1 "
+            self.assertIn("started<--host n1:2,n2:3 -np 5 --mca plm_rsh_agent blaunch --mca plm_rsh_no_tree_spawn 1 "
                           "--map-by slot:PE=4 --bind-to core -x OMP_NUM_THREADS", output)
             self.assertIn("build/trainer deck.toml --set run.notes=a b> threads=4", output)
             self.assertIn(f"job 7 part {part} ended with 75", output)
