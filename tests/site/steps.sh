@@ -77,11 +77,11 @@ check_checkpoint() {
 
 # A rank is killed without warning; the next start continues, and the run is as if nothing had happened.
 check_killed() {
-  local long=(--set train.total_steps=400 --set checkpoint.every_steps=20) pid
+  local long=(--set train.total_steps=120 --set checkpoint.every_steps=10) pid
   train "$ranks" straight "${long[@]}"
   # shellcheck disable=SC2016  # the shell of each rank
   on "$ranks" sh -c 'echo $$ >>killed.pids.$(uname -n); exec "$0" "$@"' "$trainer" "$deck" --dir killed "${long[@]}" >killed.log 2>&1 &
-  until grep -q '^step=50 ' killed.log; do
+  until grep -q '^step=12 ' killed.log; do
     kill -0 $! 2>/dev/null || { tail -n 20 killed.log; wrong "the run ended before it was killed"; }
     sleep 0.05
   done
@@ -90,7 +90,7 @@ check_killed() {
   ! wait $! || wrong "the killed run ended with 0"
   train "$ranks" killed "${long[@]}"
   grep -q 'from=checkpoint' killed.log || wrong "the second start did not read a checkpoint"
-  same straight killed 400
+  same straight killed 120
 }
 
 selftest() {
@@ -146,10 +146,10 @@ check_script() {
   for part in 1 2; do
     status=0
     env PATH="$here/bin:$PATH" PBS_JOBID="$part.site" PBS_O_WORKDIR="$source" PBS_NODEFILE="$here/nodes" OMP_NUM_THREADS=1 BIND=none \
-      LOCAL_DIR="$here" TRAINER="$trainer" DECK="$deck" PART="$part" OPTIONS="--dir $here/script --set train.total_steps=400" \
+      LOCAL_DIR="$here" TRAINER="$trainer" DECK="$deck" PART="$part" OPTIONS="--dir $here/script --set train.total_steps=120" \
       bash "$source/jobs/pbs.sh" >>"script-$part.log" 2>&1 &
     if [ "$part" = 1 ]; then
-      until grep -q '^step=50 ' script-1.log; do
+      until grep -q '^step=12 ' script-1.log; do
         kill -0 $! 2>/dev/null || { cat script-1.log; wrong "the script ended too early"; }
         sleep 0.05
       done
@@ -162,7 +162,7 @@ check_script() {
     fi
   done
   [ "$status" = 0 ] || { tail -n 20 script-2.log; wrong "the second part ended with $status"; }
-  [ "$(losses script | wc -l)" = 400 ] || wrong "losses of some steps are missing"
+  [ "$(losses script | wc -l)" = 120 ] || wrong "losses of some steps are missing"
 }
 
 declare -F "check_$check" >/dev/null || wrong "there is no such check"
