@@ -56,7 +56,7 @@ class Jobs(unittest.TestCase):
             os.chmod(f"{self.home}/{name}", 0o755)
 
     def start(self, script, *words, **variables):
-        clean = {name: value for name, value in os.environ.items() if not name.startswith(("OMP", "PART"))}
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(("OMP", "PART", "TRAINER", "LAUNCH"))}
         return subprocess.Popen(["env", "--default-signal", "bash", f"{SOURCE}/jobs/{script}", *words], cwd=self.home, text=True,
                                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
                                 env={**clean, "HOME": self.home, "PATH": f"{self.home}/bin:{os.environ['PATH']}", **variables})
