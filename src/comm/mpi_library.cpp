@@ -5,6 +5,7 @@
 #include <cctype>
 #include <utility>
 
+#include "base/error.hpp"
 #include "comm/comm.hpp"
 #include "comm/mpi.hpp"
 
@@ -44,10 +45,14 @@ MpiLibrary mpi_library_of(const std::string& text) {
 }
 
 const MpiLibrary& mpi_library() {
-  static const MpiLibrary library = [] {
+  static const MpiLibrary library = []() -> MpiLibrary {
     std::string text(MPI_MAX_LIBRARY_VERSION_STRING, '\0');
     int length = 0;
-    if (MPI_Get_library_version(text.data(), &length) != MPI_SUCCESS) length = 0;
+    try {
+      if (MPI_Get_library_version(text.data(), &length) != MPI_SUCCESS) length = 0;
+    } catch (const base::Error&) {  // a program with plugins finds no MPI
+      return {"mpi", "none"};
+    }
     text.resize(size_t(length));
     return mpi_library_of(text);
   }();

@@ -80,6 +80,11 @@ bool start_mpi(int& argc, char**& argv) {
   if (provided < MPI_THREAD_SERIALIZED)
     base::fail(base::Exit::mesh, "this MPI library offers no MPI_THREAD_SERIALIZED");
   check_launcher(by, launched);
+#ifdef TRAINER_MPI_PLUGINS
+  if (launched_rank() == 0)
+    base::log::line("mpi      {} {}, {}", mpi_library().name, mpi_library().version,
+                    plugin::loaded_text());
+#endif
   return true;
 }
 
