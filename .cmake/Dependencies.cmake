@@ -44,9 +44,9 @@ if(NOT archive IN_LIST TRAINER_WITHOUT)
 endif()
 # Debian's dnnl-config.cmake requires OpenCL for a GPU run time that is not used here. This row
 # looks for the library's files instead.
-trainer_require_library(NAME oneDNN WANTED "2.6 or 2.7 (3.0 dropped what is used here)" TARGET DNNL::dnnl
-                        HEADER oneapi/dnnl/dnnl_version.h LIBRARY dnnl SINCE "DNNL_VERSION_MAJOR +2$" PC dnnl
-                        APT libdnnl-dev DNF onednn-devel SPACK onednn@2.7 CONDA onednn-cpu-omp=2.7)
+trainer_require_library(NAME oneDNN WANTED "2.6, 2.7 or 3" TARGET DNNL::dnnl
+                        HEADER oneapi/dnnl/dnnl_version.h LIBRARY dnnl SINCE "DNNL_VERSION_MAJOR +[23]$" PC dnnl
+                        APT libdnnl-dev DNF onednn-devel SPACK onednn CONDA onednn-cpu-omp)
 trainer_require_library(NAME xxHash WANTED "0.8 or newer" TARGET trainer::xxhash HEADER xxhash.h LIBRARY xxhash
                         SINCE "XXH3_64bits_withSeed" PC libxxhash APT libxxhash-dev DNF xxhash-devel SPACK xxhash CONDA xxhash)
 trainer_require_library(NAME libjpeg-turbo WANTED "2.0 or newer, with TurboJPEG" TARGET trainer::turbojpeg HEADER turbojpeg.h

@@ -22,16 +22,30 @@ TRAINER_PACKAGES=(
 
 # Packages for some tests, which are skipped without them: SLURM for jobs/slurm.sh (a test starts
 # and stops it), the checker of scripts, Clang with libFuzzer for tools/fuzz and for its warnings,
-# the formatter of the sources.
-TRAINER_TEST_PACKAGES=(slurm-wlm munge shellcheck clang-14 libclang-rt-14-dev libomp-14-dev clang-format-14 chromium mmdebstrap graphviz)
+# the formatter of the sources. "A|B" is the first of them that the system offers; "A|" is A or
+# nothing, because only one version of the formatter is right and not every system has Chromium.
+TRAINER_TEST_PACKAGES=(slurm-wlm munge shellcheck "clang-14|clang-19" "libclang-rt-14-dev|libclang-rt-19-dev"
+                       "libomp-14-dev|libomp-19-dev" "clang-format-14|" "chromium|" mmdebstrap graphviz)
 
-# Prints the given packages that are not installed. Asks dpkg only, so it needs neither rights nor a
-# network.
+# Prints the given packages that are not installed. Asks dpkg, and apt's lists about choices, so it
+# needs neither rights nor a network.
 missing_packages() {
-  local package status
-  for package in "$@"; do
-    status=$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null) || status=
-    [ "$status" = installed ] || printf '%s\n' "$package"
+  local choices package found
+  for choices in "$@"; do
+    found=
+    for package in ${choices//|/ }; do
+      [ "$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null)" != installed ] || found=installed
+    done
+    [ -z "$found" ] || continue
+    if [[ $choices = *"|"* ]]; then
+      for package in ${choices//|/ }; do
+        [ -n "$found" ] || ! apt-cache show "$package" >/dev/null 2>&1 || found=$package
+      done
+      [ -n "$found" ] || [[ $choices = *"|" ]] || found=${choices%%"|"*}
+    else
+      found=$choices
+    fi
+    [ -z "$found" ] || printf '%s\n' "$found"
   done
 }
 
@@ -71,6 +85,7 @@ install_listed() {
     echo "error: apt-get update failed: is there a network, and is /etc/apt/sources.list right?" >&2
     return 1
   fi
+  read -r -d '' -a missing <<< "$(missing_packages "$@")" || true  # now apt knows what the system offers
   if ! "${apt[@]}" install -y -qq --no-install-recommends "${missing[@]}" >/dev/null; then
     echo "error: apt-get install failed (its message is above); wanted: ${missing[*]}" >&2
     return 1

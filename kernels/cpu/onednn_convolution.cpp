@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "kernels/cpu/onednn_primitive.hpp"
+#include "kernels/cpu/onednn_versions.hpp"
 
 namespace kernels {
 namespace {
@@ -42,60 +43,56 @@ bool next_is_faster(const ConvolutionKind& kind) {
   return w.kernel_height * w.kernel_width == 1 && w.stride > 1 && kind.shape.in >= 512;
 }
 
-// Replaces blocks of products by oneDNN's next choice.
-void take_next(dnnl::convolution_forward::primitive_desc& first) {
-  dnnl::convolution_forward::primitive_desc next = first;
-  auto begins_with = [](const auto& description, std::string_view name) {
-    return std::string_view(description.impl_info_str()).substr(0, name.size()) == name;
+// True if the second choice is to replace the first one, blocks of products.
+bool takes_second(const std::vector<dnnl::convolution_forward::primitive_desc>& choices) {
+  auto begins_with = [&](size_t choice, std::string_view name) {
+    return std::string_view(choices[choice].impl_info_str()).substr(0, name.size()) == name;
   };
-  if (begins_with(first, "brgconv") && next.next_impl() && begins_with(next, "jit")) first = next;
+  return choices.size() > 1 && begins_with(0, "brg") && begins_with(1, "jit");
 }
 
 }  // namespace
 
 OnednnConvolution::OnednnConvolution(const ConvolutionKind& kind, int workers) {
   const Dimensions d(kind.shape);
-  constexpr auto kDirect = dnnl::algorithm::convolution_direct;
   constexpr auto kImages = memory::format_tag::nhwc, kAny = memory::format_tag::any;
   auto type = [](bool narrow) { return narrow ? memory::data_type::bf16 : memory::data_type::f32; };
   const auto operand = type(kind.narrow), result = type(kind.narrow_result);
-  auto x_of = [&](memory::data_type t) { return memory::desc(d.x, t, kImages); };
-  auto y_of = [&](memory::data_type t) { return memory::desc(d.y, t, kImages); };
-  auto weights_of = [&](memory::data_type t) { return memory::desc(d.weights, t, kAny); };
+  // Images have the order of channels last; the library chooses that of weights.
+  auto tensors = [&](memory::data_type x, memory::data_type y, memory::data_type weights) {
+    return ConvolutionTensors{.x = memory::desc(d.x, x, kImages),
+                              .y = memory::desc(d.y, y, kImages),
+                              .weights = memory::desc(d.weights, weights, kAny),
+                              .strides = d.strides,
+                              .padding = d.padding};
+  };
   const bool outputs = kind.result == ConvolutionSide::outputs;
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
 
-  // Gradients take the forward convolution as a hint. `wanted` lives while choices are compared.
-  using Forward = dnnl::convolution_forward;
-  const Forward::desc wanted(dnnl::prop_kind::forward_training, kDirect, x_of(operand),
-                             weights_of(operand), y_of(outputs ? result : operand), d.strides,
-                             d.padding, d.padding);
-  Forward::primitive_desc forward(wanted, attributes, onednn_engine());
-  if (outputs && next_is_faster(kind)) take_next(forward);
+  // Gradients take the forward convolution as a hint.
+  const ConvolutionTensors forward = tensors(operand, outputs ? result : operand, operand);
+  const auto choices =
+      describe_outputs(forward, attributes, outputs && next_is_faster(kind) ? 2 : 1);
+  const auto& hint = choices[takes_second(choices) ? 1 : 0];
   plain_ = memory::desc(d.weights, operand, d.plain);
   if (outputs) {
-    primitive_ = Forward(forward);
-    keep(forward, {DNNL_ARG_SRC, DNNL_ARG_DST, DNNL_ARG_WEIGHTS}, x_of(operand), y_of(result),
-         forward.weights_desc(), workers);
+    primitive_ = dnnl::convolution_forward(hint);
+    keep(hint, {DNNL_ARG_SRC, DNNL_ARG_DST, DNNL_ARG_WEIGHTS}, forward.x, forward.y,
+         hint.weights_desc(), workers);
   } else if (kind.result == ConvolutionSide::inputs) {
-    using Data = dnnl::convolution_backward_data;
-    const Data::primitive_desc data(Data::desc(kDirect, x_of(result), weights_of(operand),
-                                               y_of(operand), d.strides, d.padding, d.padding),
-                                    attributes, onednn_engine(), forward);
-    primitive_ = Data(data);
-    keep(data, {DNNL_ARG_DIFF_SRC, DNNL_ARG_DIFF_DST, DNNL_ARG_WEIGHTS}, x_of(result),
-         y_of(operand), data.weights_desc(), workers);
+    const ConvolutionTensors t = tensors(result, operand, operand);
+    const auto inputs = describe_inputs(t, attributes, hint);
+    primitive_ = dnnl::convolution_backward_data(inputs);
+    keep(inputs, {DNNL_ARG_DIFF_SRC, DNNL_ARG_DIFF_DST, DNNL_ARG_WEIGHTS}, t.x, t.y,
+         inputs.weights_desc(), workers);
   } else {
-    using Weights = dnnl::convolution_backward_weights;
+    const ConvolutionTensors t = tensors(operand, operand, type(false));
+    const auto gradient = describe_weights(t, attributes, hint);
     plain_ = memory::desc(d.weights, type(false), d.plain);
-    const Weights::primitive_desc gradient(
-        Weights::desc(kDirect, x_of(operand), weights_of(type(false)), y_of(operand), d.strides,
-                      d.padding, d.padding),
-        attributes, onednn_engine(), forward);
-    primitive_ = Weights(gradient);
-    keep(gradient, {DNNL_ARG_SRC, DNNL_ARG_DIFF_DST, DNNL_ARG_DIFF_WEIGHTS}, x_of(operand),
-         y_of(operand), gradient.diff_weights_desc(), workers);
+    primitive_ = dnnl::convolution_backward_weights(gradient);
+    keep(gradient, {DNNL_ARG_SRC, DNNL_ARG_DIFF_DST, DNNL_ARG_DIFF_WEIGHTS}, t.x, t.y,
+         gradient.diff_weights_desc(), workers);
   }
 }
 

@@ -2,6 +2,8 @@
 // One oneDNN matrix product of fixed shape.
 #include "kernels/cpu/onednn_primitive.hpp"
 
+#include "kernels/cpu/onednn_versions.hpp"
+
 namespace kernels {
 
 const dnnl::engine& onednn_engine() {
@@ -12,14 +14,15 @@ const dnnl::engine& onednn_engine() {
 OnednnPrimitive::OnednnPrimitive(const GemmKey& key, int64_t m, int64_t n, int workers,
                                  const OnednnPrimitive* like) {
   using dnnl::memory;
-  auto matrix = [](int64_t rows, int64_t columns, int64_t leading, bool transposed, bool narrow) {
-    return memory::desc({rows, columns}, narrow ? memory::data_type::bf16 : memory::data_type::f32,
+  auto type = [](bool narrow) { return narrow ? memory::data_type::bf16 : memory::data_type::f32; };
+  auto matrix = [&](int64_t rows, int64_t columns, int64_t leading, bool transposed, bool narrow) {
+    return memory::desc({rows, columns}, type(narrow),
                         transposed ? memory::dims{1, leading} : memory::dims{leading, 1});
   };
   memory::desc a = matrix(m, key.k, key.product_lda(), key.trans_a, key.narrow);
   memory::desc b = matrix(key.k, n, key.ldb, key.trans_b, key.narrow);
   const memory::desc any_b =
-      like ? like->packed_ : memory::desc({key.k, n}, b.data_type(), memory::format_tag::any);
+      like ? like->packed_ : memory::desc({key.k, n}, type(key.narrow), memory::format_tag::any);
   memory::desc c = matrix(m, n, key.product_ldc(), false, key.narrow_c && !key.widen);
   memory::desc residual = matrix(m, n, key.product_ldc(), false, false);
   memory::desc bias = matrix(1, n, n, false, false);
@@ -30,10 +33,8 @@ OnednnPrimitive::OnednnPrimitive(const GemmKey& key, int64_t m, int64_t n, int w
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   attributes.set_post_ops(post_ops);
-  dnnl::matmul::primitive_desc description(
-      key.bias ? dnnl::matmul::desc(a, key.packed_b ? any_b : b, bias, c)
-               : dnnl::matmul::desc(a, key.packed_b ? any_b : b, c),
-      attributes, onednn_engine());
+  const dnnl::matmul::primitive_desc description =
+      describe_product(a, key.packed_b ? any_b : b, key.bias ? &bias : nullptr, c, attributes);
   primitive_ = dnnl::matmul(description);
   scratch_bytes_ = description.scratchpad_desc().get_size();
   if (key.packed_b) {

@@ -17,6 +17,7 @@
 #include "host/threads.hpp"
 #include "io/version.hpp"
 #include "kernels/gemm.hpp"
+#include "kernels/library_version.hpp"
 #include "train/version.hpp"
 
 namespace train {
@@ -26,9 +27,9 @@ std::string version() { return kVersion; }
 
 std::string build_features() {
   auto yes = [](bool built) { return built ? "yes" : "no"; };
-  return fmt::format("build={} cuda={} nccl={} bf16={}", kBuildType, yes(device::built_with_cuda()),
-                     yes(comm::built_with_nccl()),
-                     kernels::bf16_is_native() ? "native" : "emulated");
+  return fmt::format("build={} cuda={} nccl={} onednn={} bf16={}", kBuildType,
+                     yes(device::built_with_cuda()), yes(comm::built_with_nccl()),
+                     kernels::onednn_version(), kernels::bf16_is_native() ? "native" : "emulated");
 }
 
 std::string library_features() {

@@ -14,7 +14,7 @@ namespace train {
 
 std::string version_line();  // "trainer 0.1.0 git=... built=... gcc=... openmpi=... hdf5=..."
 std::string version();
-std::string build_features();    // "build=release cuda=no nccl=no bf16=native"
+std::string build_features();    // "build=release cuda=no nccl=no onednn=2.6.3 bf16=native"
 std::string library_features();  // "gif=yes webp=yes ...": libraries that a build may lack
 
 // Print the start-up lines that describe the run, in the order of their output.

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Clang 14 reads the sources of this build's product without a warning.
+"""Clang 14 or 19 reads the sources of this build's product without a warning.
 
 It reads the sources of one folder together, because shared headers take most of the time, and one by one if they clash.
 It generates code only for files whose errors need that. To choose object files by hand, those of the tests as well:
@@ -15,7 +15,8 @@ import subprocess
 import sys
 import tempfile
 
-CLANG = "clang++-14"
+CLANGS = "clang++-14", "clang++-19"  # those of Debian 12 and 13
+CLANG = next(filter(shutil.which, CLANGS), CLANGS[0])
 # Two groups are left out. Preset fuzz compiles the first folders with the same Clang, with warnings
 # as errors (test fuzz_build). The GPU's sources with their emulator would take a quarter of the
 # time.
@@ -99,7 +100,7 @@ def works():
         return f"no {CLANG} in PATH"
     done = subprocess.run([CLANG, "-fopenmp", "-fsyntax-only", "-xc++", "-"], input="#include <omp.h>\n", text=True, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, check=False)
-    return f"{CLANG} has no omp.h (libomp-14-dev)" if done.returncode else ""
+    return f"{CLANG} has no omp.h (Debian package libomp-{CLANG[-2:]}-dev)" if done.returncode else ""
 
 
 def main():

@@ -112,7 +112,9 @@ class BareTest(unittest.TestCase):
                             (("--system", "buster"), "--system 'buster' is neither bookworm nor trixie"),
                             (("--system",), "--system needs a value"), (("--cache", ""), "--cache needs a value"),
                             (("--ccache", "/nowhere"), "--ccache /nowhere is no folder"),
-                            (("--cold", "--ccache", "/tmp"), "--cold and --ccache exclude each other")):
+                            (("--cold", "--ccache", "/tmp"), "--cold and --ccache exclude each other"),
+                            (("--short", "--tests"), "--short and --tests exclude each other"),
+                            (("--short", "--", "-R", "x"), "options after -- are those of --tests")):
             with self.subTest(args):
                 code, output = self.bare_test(*args)
                 self.assertEqual(code, 2, output)
