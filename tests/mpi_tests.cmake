@@ -6,6 +6,7 @@
 # several jobs on one machine.
 set(TRAINER_MPI_ENVIRONMENT OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
     OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_btl_vader_single_copy_mechanism=none
+    PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe PRTE_MCA_hwloc_default_binding_policy=none  # of Open MPI 5
     HWLOC_HIDE_ERRORS=2 OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
     # Open MPI takes this layer on one machine anyway; looking for networks first takes 0.2 s per job.
     OMPI_MCA_pml=ob1

@@ -15,6 +15,9 @@ mpi_environment() {
   # No binding. Every job would bind its ranks to cores 0, 1, ..., so two tests at once would share
   # them, and all threads of a rank would share one core.
   export OMPI_MCA_hwloc_base_binding_policy=${OMPI_MCA_hwloc_base_binding_policy-none}
+  # The same for Open MPI 5, whose launcher has names of its own.
+  export PRTE_MCA_rmaps_default_mapping_policy=${PRTE_MCA_rmaps_default_mapping_policy-:oversubscribe}
+  export PRTE_MCA_hwloc_default_binding_policy=${PRTE_MCA_hwloc_default_binding_policy-none}
   # Reading another process's memory directly (CMA) is forbidden in many containers; copying twice
   # always works.
   export OMPI_MCA_btl_vader_single_copy_mechanism=${OMPI_MCA_btl_vader_single_copy_mechanism-none}
