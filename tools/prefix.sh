@@ -168,6 +168,7 @@ export CXXFLAGS="-idirafter $dir/usr/include/$triplet -idirafter $dir/usr/includ
 # Libraries of libraries are found as well, which the newer kind of run path does not do.
 export LDFLAGS="-L$lib -L$dir/lib/$triplet -Wl,--disable-new-dtags,-rpath,$lib,-rpath,$dir/lib/$triplet\${LDFLAGS:+ \$LDFLAGS}"
 END
+  [ ! -e "$dir/etc/matplotlibrc" ] || echo "export MATPLOTLIBRC=$dir/etc/matplotlibrc" >>"$dir/environment.sh"
   [ ! -e "$dir/usr/bin/g++" ] || echo "export CXX=$dir/usr/bin/g++" >>"$dir/environment.sh"
   [ -e "$dir/bin/mpirun" ] || return 0
   cat >>"$dir/environment.sh" <<END
