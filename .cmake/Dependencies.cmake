@@ -61,7 +61,8 @@ if(NOT sentencepiece IN_LIST TRAINER_WITHOUT)
                           LIBRARY sentencepiece SINCE "util::Status Load" PC sentencepiece
                           APT libsentencepiece-dev DNF sentencepiece-devel SPACK sentencepiece CONDA libsentencepiece)
 endif()
-include(ParallelHdf5)
+include(Hdf5)
+set(TRAINER_io_OWN_LIBRARIES trainer::hdf5_kind)
 # Optional, and not seen by later folders: without it, files that h5py has compressed with lzf are refused by name.
 if(NOT lzf IN_LIST TRAINER_WITHOUT)
   trainer_pkg_config_hints(liblzf)
@@ -73,7 +74,7 @@ if(TRAINER_LZF_INCLUDE AND TRAINER_LZF_LIBRARY AND NOT lzf IN_LIST TRAINER_WITHO
   add_library(trainer::lzf UNKNOWN IMPORTED GLOBAL)
   set_target_properties(trainer::lzf PROPERTIES IMPORTED_LOCATION ${TRAINER_LZF_LIBRARY}
                         INTERFACE_INCLUDE_DIRECTORIES ${TRAINER_LZF_INCLUDE} INTERFACE_COMPILE_DEFINITIONS TRAINER_HAS_LZF)
-  set(TRAINER_io_OWN_LIBRARIES trainer::lzf)
+  list(APPEND TRAINER_io_OWN_LIBRARIES trainer::lzf)
   message(STATUS "lzf: ${TRAINER_LZF_LIBRARY}")
 else()
   message(STATUS "lzf: none, so HDF5 files with this compression are refused (Debian: liblzf-dev)")

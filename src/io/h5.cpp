@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 
 #include "io/h5_handle.hpp"
@@ -17,6 +18,10 @@ std::recursive_mutex& h5_mutex() {
 
 H5Lock::H5Lock() : lock_(h5_mutex()) {
   static bool ready = [] {
+  // The run directory has its own lock, and many cluster file systems refuse HDF5's locks.
+#ifndef TRAINER_HDF5_LOCKING
+    ::setenv("HDF5_USE_FILE_LOCKING", "FALSE", 1);  // read when the library starts
+#endif
     H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);  // errors become exceptions
     add_filters();
     return true;
@@ -183,15 +188,16 @@ void compact_headers(hid_t creation, const std::string& path) {
   check_h5(H5Pset_obj_track_times(creation, false), "leave out times", path);
 }
 
+}  // namespace
+
 H5Handle file_access(const std::string& path, H5F_libver_t newest) {
   H5Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose, "make a property list", path);
   check_h5(H5Pset_libver_bounds(access, H5F_LIBVER_V18, newest), "choose the format", path);
-  // The run directory has its own lock, and many cluster file systems refuse HDF5's locks.
+#ifdef TRAINER_HDF5_LOCKING
   check_h5(H5Pset_file_locking(access, false, true), "turn off file locking", path);
+#endif
   return access;
 }
-
-}  // namespace
 
 // The memory of a new file. HDF5's memory driver gets it through these callbacks, so it outlives
 // the closed file.

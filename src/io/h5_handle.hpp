@@ -52,6 +52,8 @@ inline void check_h5(herr_t result, const std::string& what, const std::string& 
   if (result < 0) fail_h5(what, path);
 }
 
+// Returns a list of file access: files of the format of HDF5 1.8 up to `newest`, without locks.
+H5Handle file_access(const std::string& path, H5F_libver_t newest);
 int64_t offset_of(hid_t dataset);  // -1 if the data is not one allocated piece
 // Writes an attribute of an open object.
 void write_attribute(hid_t owner, const std::string& object, const std::string& name,

@@ -6,7 +6,10 @@
 
 namespace io {
 
-std::string hdf5_version();  // version of the library in use, for example "1.10.8"
+// Returns version and kind of the library in use, for example "1.10.8-parallel".
+std::string hdf5_version();
+// True if this build's HDF5 has the MPI-IO driver (h5_shared.hpp).
+bool hdf5_is_parallel();
 bool built_with_lzf();       // reads what h5py has compressed with lzf
 
 }  // namespace io

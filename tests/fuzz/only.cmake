@@ -10,5 +10,5 @@ target_compile_options(trainer_flags INTERFACE -O1 -gline-tables-only -fno-omit-
 target_compile_definitions(trainer_flags INTERFACE FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION)
 target_link_options(trainer_flags INTERFACE -fsanitize=address,undefined)
 set(TRAINER_BATCHES ON)
-set(TRAINER_LEFT_OUT "config/describe|device/graphs|io/version|\
+set(TRAINER_LEFT_OUT "config/describe|device/graphs|io/h5_shared|\
 data/(bad_sample|dataset|image_files|stream/.*)\\.cpp")

@@ -174,12 +174,17 @@ class Configure(unittest.TestCase):
         want = f"HDF5: {own}/lib/libhdf5.so"
         self.assertIn(want, self.configure("-DTRAINER_TESTS=OFF", HDF5_ROOT=own))
         self.assertIn(want, self.configure(WITHOUT_PKG_CONFIG, "-DTRAINER_TESTS=OFF", PATH=f"{own}/bin:" + os.environ["PATH"]))
-        # A serial or old HDF5 is refused.
+        # A serial one is as good, unless checkpoint.driver = "mpio" is wanted. An old one is refused.
         serial = self.hdf5("serial", include, library, lambda text: text.replace("#define H5_HAVE_PARALLEL 1", "/* serial */"))
-        rows = self.missing(self.configure(f"-DHDF5_ROOT={serial}", code=1))
-        self.assertEqual(list(rows), ["HDF5"])
-        self.assertIn(f"found: {serial}/lib/libhdf5.so, which is serial (built without MPI)", rows["HDF5"])
-        old = self.hdf5("old", include, library, lambda text: text.replace("H5Pset_file_locking", "H5Pset_nothing"))
+        self.assertIn(want + " (parallel)", self.configure("-DTRAINER_TESTS=OFF", f"-DHDF5_ROOT={own}"))
+        self.assertIn(f"HDF5: {serial}/lib/libhdf5.so (serial)", self.configure("-DTRAINER_TESTS=OFF", f"-DHDF5_ROOT={serial}"))
+        with open(self.build + "/build.ninja", encoding="utf-8") as f:
+            self.assertNotIn("TRAINER_HDF5_MPIO", f.read())
+        # A serial one beside a parallel one: the latter is taken, wherever each of them is.
+        os.chmod(self.write("serial/bin/h5cc"), 0o755)
+        both = self.configure(WITHOUT_PKG_CONFIG, "-DTRAINER_TESTS=OFF", f"-DTRAINER_H5CC={serial}/bin/h5cc")
+        self.assertRegex(both, rf"HDF5: (?!{serial})\S+ \(parallel\)")
+        old = self.hdf5("old", include, library, lambda text: text.replace("H5Dget_chunk_info_by_coord", "H5Dget_nothing"))
         self.assertIn("too old", self.missing(self.configure(f"-DHDF5_ROOT={old}", code=1))["HDF5"])
 
     def commands(self, *args):
