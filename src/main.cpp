@@ -132,7 +132,7 @@ int run(int argc, char** argv) {
     const std::string tag = world.broadcast_text(std::to_string(::getpid()), 0);
     c.set.push_back(config::text_override("run.dir", modes::trial_directory(recipe.run.dir, tag)));
     c.set.push_back(config::text_override("checkpoint.resume", "auto"));
-    recipe = {};
+    recipe = train::Recipe();
     if (int failed = job::try_on_all(world, read_deck)) return failed;
   }
   if (!agree_on_deck(world, c, deck->digest())) return int(base::Exit::config);

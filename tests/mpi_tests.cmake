@@ -42,7 +42,7 @@ endforeach()
 target_link_libraries(collectives_test PRIVATE trainer_mpi)  # it makes shared sums of its own
 mpi_program(engine_test engine_gradients.cpp engine_cuts.cpp engine_left_out.cpp engine_model.cpp
             engine_overlap.cpp)
-mpi_program(checkpoint_test checkpoint_harm.cpp)
+mpi_program(checkpoint_test checkpoint_harm.cpp checkpoint_drivers.cpp)
 mpi_program(memory_test count_allocations.cpp)
 
 # One rank writes the reference. The others must produce the same bits.

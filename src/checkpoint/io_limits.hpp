@@ -4,12 +4,18 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
+#include <string>
 
 namespace checkpoint {
 
 struct IoLimits {
   int64_t threads = 1;        // that read and prove a file, or prove what was written
   int64_t inflight_mb = 128;  // of bytes that a restore has read but not proved
+  bool mpio = false;          // by HDF5's MPI-IO driver, with the two members below (driver.hpp)
+  bool collective = true;
+  std::map<std::string, std::string> hints;
+  int64_t stripes = 0;  // of new files on Lustre; 0: as the file system has it
   // Returns the bytes of one read, a multiple of `block`. A thread proves what one read brought
   // while the next one runs, so two reads of each thread are in flight.
   int64_t largest_read(int64_t block) const {

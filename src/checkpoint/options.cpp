@@ -5,6 +5,9 @@
 
 #include <algorithm>
 #include <charconv>
+#include <utility>
+
+#include "io/version.hpp"
 
 namespace checkpoint {
 
@@ -30,6 +33,42 @@ void bind_io(config::Table& t, IoLimits& limits) {
     t.error("io_inflight_mb",
             fmt::format("{} MiB are too few for io_threads = {}: each takes at least 2 MiB",
                         limits.inflight_mb, limits.threads));
+}
+
+void bind_driver(config::Table& t, IoLimits& io) {
+  t.choice("driver", io.mpio, {{"direct", false}, {"mpio", true}},
+           "who moves the bytes of checkpoints. direct: each rank by itself; mpio: HDF5's MPI-IO "
+           "driver, by the main threads of all ranks, so training waits for the transfer. The "
+           "files are equal, and each driver reads them")
+      .on_resume(OnResume::may_change)
+      .check([&io] {
+        return io.mpio && !io::hdf5_is_parallel()
+                   ? fmt::format(
+                         "\"mpio\" needs an HDF5 that was built with MPI, and this program has "
+                         "HDF5 "
+                         "{}: set checkpoint.driver = \"direct\", or build with a parallel HDF5",
+                         io::hdf5_version())
+                   : std::string();
+      });
+  t.choice(
+       "transfer", io.collective, {{"collective", true}, {"independent", false}},
+       "with driver = \"mpio\": all ranks take part in each transfer, so that MPI-IO may collect "
+       "bytes of several ranks; or each rank makes its own ones")
+      .on_resume(OnResume::may_change);
+  t.key(
+       "hints", io.hints,
+       "with driver = \"mpio\": hints for MPI-IO, such as { cb_nodes = \"4\" }; those that it does "
+       "not know have no effect")
+      .on_resume(OnResume::may_change);
+  for (const auto& [name, given] :
+       {std::pair{"transfer", !io.collective}, {"hints", !io.hints.empty()}})
+    if (given && !io.mpio)
+      t.error(name, "this is for checkpoint.driver = \"mpio\"; the deck has \"direct\"");
+  t.key("stripes", io.stripes,
+        "Lustre: number of targets over which the files of RUN/checkpoints are spread, set once by "
+        "lfs; -1 = all; 0 = as the folder has it")
+      .min(-1)
+      .on_resume(OnResume::may_change);
 }
 
 // The beginning of a run: a checkpoint, or weights.
@@ -106,6 +145,7 @@ void CheckpointOptions::bind(config::Table& t) {
       .unit("MiB")
       .on_resume(OnResume::may_change);
   bind_io(t, io);
+  bind_driver(t, io);
   t.choice("on_error", stops_on_error, {{"continue", false}, {"stop", true}},
            "when a file cannot be written (the old ones are intact): go on with a warning, or stop")
       .on_resume(OnResume::may_change);

@@ -2,7 +2,6 @@
 // Reads a rank's parts of a file and proves them with the file's checksums.
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <future>
 #include <span>
 
@@ -10,7 +9,7 @@
 #include "base/log_components.hpp"
 #include "base/span.hpp"
 #include "base/thread_scope.hpp"
-#include "checkpoint/checksum.hpp"
+#include "checkpoint/read_plan.hpp"
 #include "checkpoint/restore.hpp"
 
 namespace checkpoint {
@@ -18,60 +17,7 @@ namespace log = base::log;
 
 namespace {
 
-// Bytes [begin, end) of a tensor and the memory to fill.
-struct WantedBytes {
-  const Entry* entry;
-  int64_t begin, end;
-  char* data;
-  int64_t offset() const { return entry->offset + begin; }
-};
-
-// Sorted by file offset, so that the disk can read ahead.
-std::vector<WantedBytes> wanted_of(const std::string& path, const Manifest& manifest,
-                                   const std::vector<shard::TensorSlice>& tensors) {
-  std::vector<WantedBytes> all;
-  for (const shard::TensorSlice& t : tensors) {
-    const Entry* e = manifest.layout.find(t.name);
-    CHECK(e, "{} is not in {}", t.name, path);
-    for (const auto& part : t.parts) {
-      int64_t size = device::size_of(t.type), begin = part.begin * size, end = part.end * size;
-      CHECK(begin >= 0 && end <= e->bytes, "{}: bytes [{}, {}) of {} are wanted", t.name, begin,
-            end, e->bytes);
-      if (begin < end) all.push_back({e, begin, end, static_cast<char*>(part.data)});
-    }
-  }
-  std::sort(all.begin(), all.end(),
-            [](const WantedBytes& a, const WantedBytes& b) { return a.offset() < b.offset(); });
-  return all;
-}
-
-// Whole blocks [first, end) of a tensor, read straight into the wanted memory; or one block that is
-// wanted only in part.
-struct Portion {
-  const WantedBytes* wanted;
-  int64_t first, end;
-  bool whole;
-  int64_t begin() const { return first * kBlock; }  // within the tensor
-  int64_t bytes() const { return std::min(end * kBlock, wanted->entry->bytes) - begin(); }
-  int64_t offset() const { return wanted->entry->offset + begin(); }
-};
-
 constexpr int64_t kMaxGap = 64 << 10;  // bytes of a gap between two portions of one read
-
-std::vector<Portion> portions_of(const std::vector<WantedBytes>& wanted, int64_t largest_read) {
-  const int64_t most_blocks = largest_read / kBlock;
-  std::vector<Portion> out;
-  for (const WantedBytes& w : wanted) {
-    int64_t first = block_count(w.begin),
-            end = w.end == w.entry->bytes ? w.entry->blocks() : w.end / kBlock;
-    if (int64_t block = w.begin / kBlock; block < first)
-      out.push_back({&w, block, block + 1, false});
-    for (int64_t at = first; at < end; at += most_blocks)
-      out.push_back({&w, at, std::min(at + most_blocks, end), true});
-    if (end >= first && end * kBlock < w.end) out.push_back({&w, end, end + 1, false});
-  }
-  return out;
-}
 
 // Returns the indices of the portions that begin a new read: [0, ..., number of portions].
 std::vector<size_t> batches_of(const std::vector<Portion>& portions, int64_t largest_read) {
@@ -115,10 +61,10 @@ class PartReader {
         base::end_if_asked(token);
         base::Span span("read parts", int64_t(i), base::SpanKind::restore);
         Batch& b = in_turn[turn % 2];
-        b.portions = std::span(portions_).subspan(batches_[i], batches_[i + 1] - batches_[i]);
+        b.take(std::span(portions_).subspan(batches_[i], batches_[i + 1] - batches_[i]));
         read(b);
         if (proof.valid()) proof.get();
-        proof = base::async("verify", [this, &b] { verify(b); });
+        proof = base::async("verify", [this, &b] { b.verify(manifest_); });
       }
       if (proof.valid()) proof.get();
     } catch (...) {
@@ -128,15 +74,7 @@ class PartReader {
   }
 
  private:
-  // Portions that lie side by side are read in one call, straight into the wanted memory. Blocks
-  // that are wanted in part are read into `edges` instead.
-  struct Batch {
-    std::span<const Portion> portions;
-    std::vector<char*> targets;
-    std::vector<char> edges;
-  };
   void read(Batch& b);
-  void verify(const Batch& b) const;
 
   const Manifest& manifest_;
   const std::vector<Portion> portions_;
@@ -146,44 +84,20 @@ class PartReader {
   std::atomic<int64_t> bytes_{0};
 };
 
+// Portions that lie side by side are read in one call, straight into their memory.
 void PartReader::read(Batch& b) {
-  int64_t edges = 0;
-  for (const Portion& p : b.portions) edges += p.whole ? 0 : p.bytes();
-  b.edges.resize(size_t(edges));
-  b.targets.clear();
   std::vector<char> gap(size_t{kMaxGap});
   std::vector<std::span<char>> pieces;
-  char* edge = b.edges.data();
-  int64_t offset = b.portions[0].offset(), end = offset;
-  for (const Portion& p : b.portions) {
+  const int64_t offset = b.portions()[0].offset();
+  int64_t end = offset;
+  for (size_t i = 0; i < b.portions().size(); ++i) {
+    const Portion& p = b.portions()[i];
     if (p.offset() > end) pieces.emplace_back(gap.data(), size_t(p.offset() - end));
-    b.targets.push_back(p.whole ? p.wanted->data + (p.begin() - p.wanted->begin) : edge);
-    if (!p.whole) edge += p.bytes();
-    pieces.emplace_back(b.targets.back(), size_t(p.bytes()));
+    pieces.emplace_back(b.target(i), size_t(p.bytes()));
     end = p.offset() + p.bytes();
     bytes_ += p.bytes();
   }
   file_.read_at(std::move(pieces), offset);
-}
-
-void PartReader::verify(const Batch& b) const {
-  for (size_t i = 0; i < b.portions.size(); ++i) {
-    const Portion& p = b.portions[i];
-    const Entry& e = *p.wanted->entry;
-    const char* data = b.targets[i];
-    for (int64_t block = p.first; block < p.end; ++block) {
-      int64_t begin = block * kBlock, count = block_bytes(block, e.bytes);
-      if (base::xxh3(data + (begin - p.begin()), size_t(count)) !=
-          manifest_.blocks[size_t(e.first_block + block)])
-        base::fail(base::Exit::checkpoint, "{} is damaged (checksum of bytes {} to {} of the file)",
-                   e.name, e.offset + begin, e.offset + begin + count);
-    }
-    if (p.whole) continue;
-    int64_t from = std::max(p.begin(), p.wanted->begin),
-            until = std::min(p.begin() + p.bytes(), p.wanted->end);
-    std::memcpy(p.wanted->data + (from - p.wanted->begin), data + (from - p.begin()),
-                size_t(until - from));
-  }
 }
 
 }  // namespace

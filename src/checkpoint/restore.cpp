@@ -8,6 +8,7 @@
 #include "base/clock.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
+#include "checkpoint/driver.hpp"
 
 namespace checkpoint {
 namespace log = base::log;
@@ -53,16 +54,8 @@ Inspected inspect_on_first(comm::Comm& comm, const Candidate& candidate) {
 std::string read_together(comm::Comm& comm, const Candidate& candidate, const Manifest& manifest,
                           const std::vector<shard::TensorSlice>& tensors, const IoLimits& io,
                           int64_t& bytes, const comm::Poll& poll) {
-  auto read = [&](const std::stop_token& token) -> std::string {
-    try {
-      bytes = read_parts(candidate.path, manifest, tensors, token, io);
-      return "";
-    } catch (const base::Error& e) {
-      if (e.code() != base::Exit::checkpoint) throw;
-      return e.what();
-    }
-  };
-  std::vector<std::string> reasons = comm::beside(comm, read, poll);
+  const std::vector<std::string> reasons =
+      make_driver(comm, io)->read(candidate.path, manifest, tensors, poll, bytes);
   for (size_t rank = 0; rank < reasons.size(); ++rank)
     if (!reasons[rank].empty())
       return reasons.size() > 1 ? fmt::format("{} (rank {})", reasons[rank], rank) : reasons[rank];

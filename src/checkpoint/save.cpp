@@ -5,7 +5,6 @@
 #include <atomic>
 #include <cstring>
 #include <future>
-#include <map>
 
 #include "base/log.hpp"
 #include "base/span.hpp"
@@ -14,6 +13,7 @@
 #include "checkpoint/catalogue.hpp"
 #include "checkpoint/checksum.hpp"
 #include "checkpoint/header.hpp"
+#include "comm/together.hpp"
 
 namespace checkpoint {
 namespace {
@@ -55,7 +55,10 @@ void place(FileLayout& layout, const std::string& bytes) {
 }  // namespace
 
 Save::Save(comm::Comm& comm, std::string directory, const State& state)
-    : comm_(comm), directory_(std::move(directory)), state_(state) {
+    : comm_(comm),
+      directory_(std::move(directory)),
+      state_(state),
+      driver_(make_driver(comm, state.io)) {
   layout_ = layout_of(state);
   for (const shard::TensorSlice& t : state.tensors) {
     if (!t.writes) continue;
@@ -152,10 +155,19 @@ std::string Save::create(int64_t keep_free, KnownPlaces& known) {
     make();
     known = {key, places(layout_)};
   }
-  io::File file(temporary(), io::File::Mode::create);
+  if (!together())
+    make_file();
+  else if (structure_.empty())
+    make();
+  return places(layout_);
+}
+
+// Makes the file with its length, and with the structure if it is known; on rank 0 only.
+void Save::make_file() {
+  io::File file = driver_->create(temporary());
+  if (together()) write_structure(file);
   file.truncate(layout_.file_bytes);
   file.close();
-  return places(layout_);
 }
 
 // Makes the structure; on rank 0 only.
@@ -171,74 +183,48 @@ void Save::make() {
 
 void Save::set_places(const std::string& places) { place(layout_, places); }
 
-// Collects bytes that lie side by side in the file and writes them in large, aligned calls. File
-// systems are fastest with these (ext4 into memory: 3.3 GB/s in calls of 8 MiB and more, 0.3 GB/s
-// in calls of 1 MiB).
-class Save::Writer {
- public:
-  Writer(io::File& file, const FileLayout& layout) : file_(file) {
-    for (auto [begin, end] : layout.gaps())
-      if (end - begin <= int64_t(sizeof kZeros)) gaps_[begin] = end;
-  }
-  void add(const char* data, int64_t bytes, int64_t offset) {
-    if (offset != end_) {
-      // A gap between two tensors holds padding, or structure that is written last. Other ranks
-      // write nothing into a gap.
-      auto gap = gaps_.find(end_);
-      if (gap != gaps_.end() && gap->second == offset && !pieces_.empty())
-        put(kZeros, offset - end_);
-      else {
-        flush();
-        begin_ = end_ = offset;
-      }
-    }
-    put(data, bytes);
-  }
-  void flush() {
-    if (pieces_.empty()) return;
-    base::Span span("write", begin_, base::SpanKind::save);
-    file_.write_at(std::move(pieces_), begin_);
-    pieces_.clear();
-    begin_ = end_;
-  }
-
- private:
-  void put(const char* data, int64_t bytes) {
-    while (bytes > 0) {
-      int64_t n = std::min(bytes, (begin_ / kPortion + 1) * kPortion - end_);
-      pieces_.emplace_back(data, size_t(n));
-      data += n;
-      bytes -= n;
-      end_ += n;
-      if (end_ % kPortion == 0) flush();
-    }
-  }
-  // Writeback is left to the sync. An earlier start slowed the writes by more than it gained.
-  static constexpr int64_t kPortion = 32 << 20;
-  static constexpr char kZeros[16 << 10] = {};
-  io::File& file_;
-  std::map<int64_t, int64_t> gaps_;
-  std::vector<std::string_view> pieces_;
-  int64_t begin_ = 0, end_ = 0;  // file range of `pieces_`
-};
-
-void Save::write() {
+io::File Save::open() const {
   if (!io::is_directory(directory_))
     base::fail(base::Exit::checkpoint,
                "{}: this rank sees no such directory; it was removed just now, or is not on a file "
                "system that all nodes share",
                directory_);
-  io::File file(temporary(), io::File::Mode::write);
+  return {temporary(), io::File::Mode::write};
+}
+
+std::vector<Piece*> Save::by_offset() {
   std::vector<Piece*> order;
   for (Piece& p : pieces_) order.push_back(&p);
   auto place = [&](const Piece* p) { return layout_.entries[size_t(p->entry)].offset + p->begin; };
   std::sort(order.begin(), order.end(),
             [&](const Piece* a, const Piece* b) { return place(a) < place(b); });
+  return order;
+}
+
+void Save::write_together() {
+  base::Span span("write by MPI-IO", base::SpanKind::save);
+  comm::on_first(comm_, [&] {
+    make_file();
+    return std::string();
+  });
+  // The file that is synced later is open before the writes, so that none of their errors is lost.
+  comm::together(comm_, [&] { file_ = open(); });
+  comm::together(comm_, [&] { driver_->write(file_, layout_, by_offset()); });
+}
+
+void Save::write() {
+  const std::vector<Piece*> order = by_offset();
   std::future<void> made;
-  if (comm_.rank() == 0 && structure_.empty()) made = base::async("make file", [this] { make(); });
-  Writer writer(file, layout_);
-  for (Piece* p : order) writer.add(p->data, p->end - p->begin, place(p));
-  writer.flush();
+  if (!together()) {
+    file_ = open();
+    if (comm_.rank() == 0 && structure_.empty())
+      made = base::async("make file", [this] { make(); });
+    driver_->write(file_, layout_, order);
+  }
+  io::File file = std::move(file_);
+  // By MPI-IO other ranks may write this rank's bytes, which shows once the file is opened anew.
+  const io::File anew = together() ? io::File(temporary(), io::File::Mode::read) : io::File();
+  const io::File& shown = together() ? anew : file;
   // The sync takes longer than the read-back, so both run at once. Reading after the sync would
   // prove no more: the page cache (or the client of a network file system) answers both.
   auto synced = base::async("sync", [&file] {
@@ -247,7 +233,7 @@ void Save::write() {
   });
   std::atomic<size_t> next{0};
   auto prove_some = [&] {
-    for (size_t i = next++; i < order.size(); i = next++) prove(file, *order[i]);
+    for (size_t i = next++; i < order.size(); i = next++) prove(shown, *order[i]);
   };
   std::vector<std::future<void>> others;
   for (int64_t i = 1; i < std::min(state_.io.threads, int64_t(order.size())); ++i)
@@ -304,6 +290,16 @@ std::vector<BlockHash> Save::verify() {
   return hashes;
 }
 
+// Writes the structure around the data.
+void Save::write_structure(io::File& file) const {
+  auto write = [&](int64_t begin, int64_t end) {
+    end = std::min(end, int64_t(structure_.size()));
+    if (begin < end) file.write_at(structure_.data() + begin, end - begin, begin);
+  };
+  write(kUserBlock, layout_.data_begin);
+  for (auto [begin, end] : layout_.gaps()) write(begin, end);
+}
+
 void Save::commit(const std::vector<BlockHash>& hashes, int64_t since,
                   const std::set<int64_t>& own) {
   std::vector<uint64_t> blocks(size_t(layout_.blocks)), tensors;
@@ -328,12 +324,7 @@ void Save::commit(const std::vector<BlockHash>& hashes, int64_t since,
   CHECK(int64_t(index.size()) == layout_.index_bytes, "the index has {} bytes, {} were planned",
         index.size(), layout_.index_bytes);
   file.write_at(index.data(), layout_.index_bytes, layout_.index);
-  auto write_structure = [&](int64_t begin, int64_t end) {
-    end = std::min(end, int64_t(structure_.size()));
-    if (begin < end) file.write_at(structure_.data() + begin, end - begin, begin);
-  };
-  write_structure(kUserBlock, layout_.data_begin);
-  for (auto [begin, end] : layout_.gaps()) write_structure(begin, end);
+  write_structure(file);
   Header header{.step = state_.step,
                 .file_bytes = layout_.file_bytes,
                 .structure = {},

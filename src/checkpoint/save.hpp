@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/driver.hpp"
 #include "checkpoint/layout.hpp"
 #include "checkpoint/options.hpp"
 #include "comm/comm.hpp"
@@ -45,7 +46,12 @@ class Save {
   std::string create(int64_t keep_free, KnownPlaces& known);
   // Every rank calls this before write(), with the result of create() on rank 0.
   void set_places(const std::string& places);
-  // (io) Writes this rank's parts. On return they are on disk and have been read back and compared.
+  // True if the driver writes by the main threads of all ranks. They then call write_together()
+  // before write(). On an error all of them throw the same one.
+  bool together() const { return driver_->together(); }
+  void write_together();
+  // (io) Writes this rank's parts, unless write_together() has. On return they are on disk and have
+  // been read back and compared.
   void write();
   // (io) Returns the hashes of the blocks that begin in this rank's parts. Runs after write() of
   // all ranks. Blocks that several ranks wrote are read from the file. It is opened anew, because a
@@ -63,15 +69,12 @@ class Save {
   std::string path() const { return directory_ + "/" + file(); }
 
  private:
-  struct Piece {  // a part of a tensor that this rank writes
-    int entry;
-    int64_t begin, end;  // bytes within the tensor
-    const char* data;
-    std::vector<uint64_t> whole;  // hashes of the blocks wholly inside the part, in order
-  };
-  class Writer;
   void check_coverage();
   void make();
+  void make_file();
+  io::File open() const;
+  std::vector<Piece*> by_offset();
+  void write_structure(io::File& file) const;
   void prove(const io::File& file, Piece& piece) const;
   std::string temporary() const { return path() + ".tmp"; }
 
@@ -81,6 +84,8 @@ class Save {
   FileLayout layout_;
   std::string structure_;  // on rank 0: the bytes of the file as HDF5 creates it
   std::vector<Piece> pieces_;
+  std::unique_ptr<Driver> driver_;
+  io::File file_;  // what write_together() leaves to write()
 };
 
 // Returns the bytes of a file of this state and stores its offsets in `known`.

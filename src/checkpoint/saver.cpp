@@ -162,6 +162,7 @@ void Saver::next(const std::vector<std::string>& results) {
   switch (pending_.phase) {
     case Phase::create:
       pending_.save->set_places(results[0]);
+      if (pending_.save->together()) pending_.save->write_together();
       pending_.phase = Phase::write;
       return worker_.start([this] {
         base::Span span("write a checkpoint", base::SpanKind::save);

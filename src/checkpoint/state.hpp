@@ -11,9 +11,11 @@
 //   saver      runs a save beside training
 //   catalogue  the files of a run: list, inspect, retain, abandon
 //   restore    continues from the newest valid file
+//   read_plan  what a rank reads of a file, and the proof of it
 //   read_parts reads and proves this rank's bytes of a file
+//   driver     how bytes travel: direct_driver, mpio_driver
 //   options    [checkpoint] of the deck
-//   io_limits  threads and bytes in flight
+//   io_limits  threads, bytes in flight, the driver
 //   init_options, initial_weights   [init]: a new run's parameters from a file
 //   weight_file    files for [init]; readers: *_reader.cpp
 //   name_map, torch_names, trunk_difference, resample   map tensors to parameters, resize tables

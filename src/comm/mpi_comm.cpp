@@ -14,6 +14,7 @@
 #include "base/narrow.hpp"
 #include "base/span.hpp"
 #include "comm/comm.hpp"
+#include "comm/mpi_handle.hpp"
 #include "comm/mpi_lane.hpp"
 #include "comm/mpi_start.hpp"
 #include "comm/node_memory.hpp"
@@ -166,6 +167,10 @@ class MpiComm : public Comm {
   }
   int rank() const override { return rank_; }
   int size() const override { return size_; }
+  const MPI_Comm* handle() const {
+    lane_.drain();
+    return &comm_;
+  }
 
   using Comm::all_gather;
   using Comm::all_reduce;
@@ -382,6 +387,11 @@ class MpiComm : public Comm {
 };
 
 }  // namespace
+
+const void* mpi_handle(Comm& comm) {
+  auto* mpi = dynamic_cast<MpiComm*>(&comm);
+  return mpi ? mpi->handle() : nullptr;
+}
 
 Session::Session(int& argc, char**& argv) {
   finalize_ = start_mpi(argc, argv);

@@ -10,6 +10,6 @@ namespace io {
 std::string hdf5_version();
 // True if this build's HDF5 has the MPI-IO driver (h5_shared.hpp).
 bool hdf5_is_parallel();
-bool built_with_lzf();       // reads what h5py has compressed with lzf
+bool built_with_lzf();  // reads what h5py has compressed with lzf
 
 }  // namespace io

@@ -4,6 +4,7 @@
 #include "base/log_components.hpp"
 #include "base/text.hpp"
 #include "io/waiting.hpp"
+#include "job/striping.hpp"
 #include "train/outlook.hpp"
 #include "train/state_tree.hpp"
 
@@ -26,14 +27,18 @@ void Saves::plan() {
   bytes_ = double(saver_.plan(snapshot()));
   const double mib = bytes_ / 0x1p20;
   const checkpoint::CheckpointOptions& options = attempt_.recipe.checkpoint;
+  if (attempt_.leads() && options.io.stripes != 0)
+    job::stripe_folder(attempt_.directory->checkpoints(), options.io.stripes);
   const bool best = !options.best.empty();
   const int64_t room = io::free_bytes(attempt_.recipe.run.dir);
   log::line("disk     checkpoint {:.2f} MiB{}; keeps {}{} = {:.1f} MiB; {}; {} MiB free", mib,
             options.every_s > 0 ? fmt::format(" every {:g} s", options.every_s) : "",
             options.keep_last, best ? " + best" : "", mib * double(options.keep_last + best),
-            staged ? fmt::format("written beside training from a copy of {} MiB per rank",
-                                 base::mebibytes(staged))
-                   : "training waits for each save",
+            staged
+                ? fmt::format("written beside training from a copy of {} MiB per rank{}",
+                              base::mebibytes(staged),
+                              options.io.mpio ? ", which MPI-IO writes while training waits" : "")
+                : "training waits for each save",
             base::mebibytes(room));
   const double needed = bytes_ + attempt_.recipe.limits.min_free_gb * 0x1p30;
   if (attempt_.leads() && double(room) < needed)

@@ -20,7 +20,7 @@ void failing_call(int64_t, const char* call, const std::string& path) {
 // One byte changed, or the file cut, at places that must all be noticed by name; then the file
 // before is used.
 void check_damage(CheckpointTest& t) {
-  std::string directory = t.fresh("damage");
+  std::string directory = t.fresh(t.io.mpio ? "damage_mpio" : "damage");
   t.with(t.world.size(), [&](comm::Comm& c) {
     t.save(c, directory, 10);
     t.save(c, directory, 20);
@@ -85,7 +85,7 @@ void check_damage(CheckpointTest& t) {
 // If any file-system call of a rank fails, every rank reports it, the older file stays, nothing
 // hangs, and the next save works.
 void check_failing_calls(CheckpointTest& t) {
-  std::string directory = t.fresh("failures");
+  std::string directory = t.fresh(t.io.mpio ? "failures_mpio" : "failures");
   t.with(t.world.size(), [&](comm::Comm& c) {
     t.save(c, directory, 1);
     io::set_call_hook(failing_call);
@@ -93,6 +93,7 @@ void check_failing_calls(CheckpointTest& t) {
       int64_t failed = 0;
       for (int64_t call = 0;; ++call) {
         Owner owner(Cut::uneven, c.rank(), c.size(), 2, true);
+        owner.state.io = t.io;
         std::string error;
         fail_at = c.rank() == victim ? call : -1;
         try {

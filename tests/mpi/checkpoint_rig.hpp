@@ -36,6 +36,7 @@ struct CheckpointTest {
   comm::Session& session;
   comm::Comm& world;
   std::string root;
+  checkpoint::IoLimits io = {};  // of saves and restores
 
   std::string fresh(const char* name) {
     std::string directory = root + "/" + name;
@@ -63,6 +64,7 @@ struct CheckpointTest {
   void save(comm::Comm& c, const std::string& directory, int64_t step, Cut how = Cut::even,
             int64_t keep_last = 100) {
     Owner owner(how, c.rank(), c.size(), step, true);
+    owner.state.io = io;
     if (c.rank() != 0) {
       owner.state.numbers["train_s"] = -1;
       owner.state.texts["name"] = "another rank's";
@@ -73,6 +75,7 @@ struct CheckpointTest {
                                               int64_t expected, Cut how = Cut::even,
                                               const std::string& resume = "auto") {
     Owner owner(how, c.rank(), c.size(), 0, false);
+    owner.state.io = io;
     auto restored = checkpoint::restore(c, directory, owner.state, options(resume));
     EXPECT(bool(restored) == (expected >= 0));
     if (restored) EXPECT(owner.problem(expected).empty(), "{}", owner.problem(expected));
@@ -104,5 +107,9 @@ struct CheckpointTest {
 void check_damage(CheckpointTest& t);
 void check_failing_calls(CheckpointTest& t);
 void check_coverage(CheckpointTest& t);
+// checkpoint_drivers.cpp
+void check_drivers(CheckpointTest& t);
+void check_mpio_beside_training(CheckpointTest& t);
+void check_mpio_harm(CheckpointTest& t);
 
 }  // namespace tests

@@ -225,6 +225,9 @@ int run(comm::Session& session, int argc, char** argv) {
       {"failures", check_failing_calls},
       {"beside_training", beside_training},
       {"coverage", check_coverage},
+      {"drivers", check_drivers},
+      {"mpio_beside_training", check_mpio_beside_training},
+      {"mpio_harm", check_mpio_harm},
       {"run_directory", run_directory}};
   for (const auto& [name, run] : tests) {
     if (!only.empty() && only != name) continue;

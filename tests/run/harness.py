@@ -6,6 +6,7 @@ import importlib.util
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -41,6 +42,12 @@ def preload(library):
 def sets(*pairs):
     """Returns the program's arguments for KEY=VALUE pairs."""
     return [word for pair in pairs for word in ("--set", pair)]
+
+
+def hdf5_kind():
+    """Returns "parallel" if the program's HDF5 was built with MPI, else "serial"."""
+    text = subprocess.run([TRAINER, "--version"], capture_output=True, text=True, check=True).stdout
+    return re.search(r" hdf5=\d[\d.]*-(\w+)", text)[1]
 
 
 def wall_time(seconds):

@@ -17,12 +17,12 @@ import h5py
 import numpy as np
 
 import harness
+import hurt_harness
 import place
 import processes
 
 ALL = os.environ.get("TORTURE") == "all"
 SEED = int(os.environ.get("TORTURE_SEED", "1"))
-LIBRARY = os.environ["INJECT_LIBRARY"]  # build/tests/libinject.so: see tests/inject/inject.cpp
 
 
 def sample(everything, count):
@@ -39,7 +39,7 @@ def children_of(pid):
     return processes.children(pid, "deck.toml")
 
 
-class Torture(harness.RunTest):
+class Torture(hurt_harness.HurtTest):
     # Every run of a kind must end with these bits, however often it was hurt.
     def reference(self, *args, ranks=2):
         folder = self.folder + "/straight"
@@ -58,38 +58,19 @@ class Torture(harness.RunTest):
                 for value in values:
                     self.assertEqual(row[value], other[value], (kind, row["step"], value))
 
-    def start_hurt(self, order, under, *args, ranks=2, call="", ends=""):
-        """Starts a run in which tests/inject carries out an order."""
-        shutil.rmtree(self.trace(), ignore_errors=True)
-        os.mkdir(self.trace())
-        environment = {"LD_PRELOAD": harness.preload(LIBRARY), "INJECT_UNDER": under, "INJECT_TRACE": self.trace(), "INJECT": order,
-                       "INJECT_CALL": call, "INJECT_ENDS": ends}
-        command = ["mpirun", "-np", str(ranks)]
-        for name, value in environment.items():
-            command += ["-x", f"{name}={value}"]
-        return subprocess.Popen([*command, harness.TRAINER, self.deck(), *args], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                text=True, cwd=self.folder, stdin=subprocess.DEVNULL)
-
-    def trace(self):
-        return self.folder + "/trace"
-
-    def calls(self, rank):
-        """Returns the counted calls of a rank until now: [name, path] each."""
-        with open(f"{self.trace()}/{rank}.calls") as f:
-            return [line.split(" ", 2)[1:] for line in f.read().splitlines()]
-
-    def hurt(self, order, under, *args, ranks=2, **which):
-        """Runs a job with an injected fault to its end; returns the exit code and each rank's
-        calls."""
-        job = self.start_hurt(order, under, *args, ranks=ranks, **which)
-        self.output = job.communicate(timeout=harness.GUARD)[0]
-        return job.returncode, [self.calls(rank) for rank in range(ranks)]
-
     # ---------------------------------------------------------------- killed at a call
 
     def test_killed_at_each_call(self):
+        self.killed_at_each_call(8, 0.9)
+
+    def test_killed_at_each_call_of_mpio(self):
+        if harness.hdf5_kind() != "parallel":
+            self.skipTest("HDF5 is serial")
+        self.killed_at_each_call(4, 0.5, "--set", "checkpoint.driver=mpio")
+
+    def killed_at_each_call(self, count, share, *more):
         # Plain SGD saves only parameters, so there are few tensors and few calls.
-        short = ["--set", "train.total_steps=4", "--set", "checkpoint.every_steps=2", "--set", "checkpoint.keep_last=1", "--set",
+        short = [*more, "--set", "train.total_steps=4", "--set", "checkpoint.every_steps=2", "--set", "checkpoint.keep_last=1", "--set",
                  "eval.val.every_steps=3", "--set", "optimizer.kind=sgd"]
         reference = self.reference(*short)
         under = self.dir + "/checkpoints"
@@ -98,7 +79,7 @@ class Torture(harness.RunTest):
         self.check_outcome(reference, 4)
         cases = [(rank, action, i) for rank in (0, 1) for action in ("kill", "killall") for i in range(len(calls[rank]))]
         killed = continued = 0
-        for rank, action, i in sample(cases, 8):
+        for rank, action, i in sample(cases, count):
             with self.subTest(rank=rank, action=action, call=i, what=calls[rank][i]):
                 shutil.rmtree(self.dir)
                 code, made = self.hurt(f"{rank}:{i}:{action}", under, *short)
@@ -113,7 +94,7 @@ class Torture(harness.RunTest):
                     continued += 1
                 self.check_outcome(reference, 4)
                 self.assertEqual(glob.glob(under + "/*.tmp"), [])
-        self.assertGreater(killed, 0.9 * len(sample(cases, 8)))
+        self.assertGreater(killed, share * len(sample(cases, count)))
         self.assertGreater(continued, 0)
         print(f"killed at {killed} of {len(cases)} calls, {continued} of them after the first commit", flush=True)
 

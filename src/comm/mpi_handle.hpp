@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// A communicator in MPI's own form, for a library that takes one (HDF5's MPI-IO driver).
+#pragma once
+
+#include "comm/comm.hpp"
+
+namespace comm {
+
+// Returns the address of the MPI_Comm; null if the communicator is not one of MPI. No exchange is
+// in flight afterwards, so the main thread may call MPI through the library until it begins the
+// next exchange.
+const void* mpi_handle(Comm& comm);
+
+}  // namespace comm
