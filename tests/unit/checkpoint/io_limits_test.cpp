@@ -15,8 +15,15 @@ using checkpoint::IoLimits;
 
 constexpr int64_t kMebibyte = 1 << 20;
 
+IoLimits limits_of(int64_t threads, int64_t inflight_mb) {
+  IoLimits limits;
+  limits.threads = threads;
+  limits.inflight_mb = inflight_mb;
+  return limits;
+}
+
 TEST(IoLimits, BoundTheReadsOfAllThreads) {
-  for (const IoLimits limits : {IoLimits{}, IoLimits{1, 2}, IoLimits{3, 7}, IoLimits{16, 32}}) {
+  for (const IoLimits& limits : {IoLimits{}, limits_of(1, 2), limits_of(3, 7), limits_of(16, 32)}) {
     EXPECT_LE(2 * limits.threads * limits.largest_read(kMebibyte), limits.inflight_mb << 20);
     EXPECT_GE(limits.largest_read(kMebibyte), kMebibyte);
     EXPECT_EQ(limits.largest_read(kMebibyte) % kMebibyte, 0);
@@ -29,7 +36,7 @@ TEST(IoLimits, ChangeNoByte) {
   ASSERT_NE(::mkdtemp(directory.data()), nullptr);
   const std::unique_ptr<comm::Comm> comm = comm::make_plan_comm(1);
   std::string first;
-  for (const IoLimits limits : {IoLimits{}, IoLimits{3, 6}, IoLimits{16, 1 << 10}}) {
+  for (const IoLimits& limits : {IoLimits{}, limits_of(3, 6), limits_of(16, 1 << 10)}) {
     tests::Owner owner(tests::Cut::small_pieces, 0, 1, 5, true),
         back(tests::Cut::uneven, 0, 1, 0, false);
     owner.state.io = back.state.io = limits;
