@@ -81,8 +81,10 @@ int save_all(comm::Session& session, const std::string& folder) {
                                           c.mesh.fsdp, c.parameters + "_" + c.optimizer);
       if (world.rank() == 0) io::make_directories(directory);
       world.barrier();
-      checkpoint::State state{
-          .step = kSaved, .tensors = run.engine.state(), .numbers = {}, .texts = {{"deck", "x"}}};
+      checkpoint::State state;
+      state.step = kSaved;
+      state.tensors = run.engine.state();
+      state.texts = {{"deck", "x"}};
       checkpoint::save(world, directory, state, {});
       uint64_t digest = run.digest();
       if (world.rank() == 0) write_numbers(directory + "/digest", digest, {});
