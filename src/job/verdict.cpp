@@ -35,9 +35,12 @@ std::string last_known(const Standing& s) {
 // Returns what the other ranks wait for: the call that most of them are in.
 std::string waiting_text(const std::vector<Standing>& standing, int culprit) {
   std::map<std::string, std::vector<int>> calls;
-  for (const Standing& s : standing)
-    if (s.rank != culprit && s.flight && s.flight->last.call && !s.flight->last.ended)
-      calls[s.flight->last.text].push_back(s.rank);
+  for (const Standing& s : standing) {
+    if (s.rank == culprit || !s.flight) continue;
+    // An exchange that began later may have ended before the one that the rank waits for.
+    const FlightExchange& call = s.flight->last.ended ? s.flight->oldest : s.flight->last;
+    if (call.call && !call.ended) calls[call.text].push_back(s.rank);
+  }
   auto most = std::max_element(calls.begin(), calls.end(), [](const auto& a, const auto& b) {
     return a.second.size() < b.second.size();
   });

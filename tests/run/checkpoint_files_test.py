@@ -74,9 +74,15 @@ class Drivers(hurt_harness.HurtTest):
 
     def test_stop_while_reading(self):
         self.run_by(self.dir, *MPIO)
+        job = self.start_hurt("1:0:slow=10+", self.dir + "/checkpoints", *SHORT, *MPIO, "--set", "train.total_steps=6",
+                              ends="0000000004.h5")
+        self.wait("a read", lambda: os.path.exists(self.trace() + "/1.calls") and self.calls(1) or job.poll() is not None)
+        self.assertIsNone(job.poll())
         with open(self.dir + "/stop", "w"):
             pass
-        self.expect(8, "stopped", args=[self.deck(), *SHORT, *MPIO, "--set", "train.total_steps=6"], ranks=2)
+        output = job.communicate(timeout=harness.GUARD)[0]
+        self.assertEqual(job.returncode, 8, output)
+        self.assertRegex(output, r"stopped  (before the first step|step=4 of 6)")
 
 
 class Refusals(harness.RunTest):

@@ -54,6 +54,16 @@ TEST(Verdict, AStoppedRankIsNamedWhateverTheOthersDo) {
   EXPECT_TRUE(has(v, "is stopped")) << v.text;
 }
 
+TEST(Verdict, AStoppedRankIsWaitedForInACallBeforeTheNewestOne) {
+  Flight f = waiting(8);
+  f.oldest = {7, "all_gather of fsdp, f32 x 4", 1, false};
+  f.last.ended = true;
+  std::vector<Standing> all = ranks({f, waiting(8)});
+  all[1].state = 'T';
+  const job::Verdict v = job::find_culprit(all, 30);
+  EXPECT_TRUE(has(v, "; rank 0 waits in all_gather of fsdp, f32 x 4")) << v.text;
+}
+
 TEST(Verdict, AnEndedProcessIsNamed) {
   std::vector<Standing> all = ranks({waiting(8), waiting(8)});
   all[1].state = 0;
