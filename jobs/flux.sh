@@ -66,7 +66,7 @@ if [[ $left =~ ^[0-9]{1,8}$ ]]; then
     ( sleep $((nap > 0 ? nap : 0)) & nap=$!; trap 'kill "$nap" 2>/dev/null; exit' TERM; wait "$nap"; kill -USR1 $$ ) & timer=$!
   fi
 else
-  echo "warning: flux job timeleft tells no time ('$left'): no save before the end, only the deck's own checkpoints" >&2
+  echo "warning: flux job timeleft gives no time ('$left'), so the job saves when the deck says so, and not before its end" >&2
 fi
 
 echo "job $job part $part on $(flux resource list -s up -no '{nodelist}') at $(date -Is): ${words[*]}"

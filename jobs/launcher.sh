@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0
-# What each launcher of MPI jobs wants: mpirun of Open MPI 4 and 5, mpiexec of MPICH and of Intel MPI (hydra), and srun. common.sh
+# Chooses the options of the launcher: mpirun of Open MPI 4 and 5, mpiexec of MPICH and of Intel MPI (hydra), or srun. common.sh
 # sources this file. Results are in launcher, launcher_kind, binding, passed_on and on_hosts.
 #   LAUNCHER   the program that starts ranks (mpirun), for example /opt/mpich/bin/mpiexec, or srun
 #   SRUN_MPI   pmix (for Open MPI) or pmi2 (for MPICH and Intel MPI)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What differs between oneDNN 2 and 3: how primitives are described.
+// Describes primitives to oneDNN 2 or 3. The two versions differ here alone.
 #pragma once
 
 #include <dnnl.hpp>

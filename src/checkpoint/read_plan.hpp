@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a rank reads of a file, and the proof of what it has read. For the drivers (driver.hpp).
+// Lists the bytes that a rank reads of a file, and compares them with the checksums. The drivers
+// (driver.hpp) read them.
 #pragma once
 
 #include <span>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What libarchive unpacks for readers of weights. Builds may lack it (data/formats.hpp).
+// Unpacks compressed bytes of weight files by libarchive. A build may lack it (data/formats.hpp).
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What launchers of MPI jobs have of their own: mpirun of Open MPI 4 and 5, mpiexec of MPICH and
-// Intel MPI (hydra), and srun with PMIx or PMI-2. launched_rank and launched_ranks (comm.hpp) are
+// Knows the launchers of MPI jobs: mpirun of Open MPI 4 and 5, mpiexec of MPICH and Intel MPI
+// (hydra), and srun with PMIx or PMI-2. launched_rank and launched_ranks (comm.hpp) are
 // in launcher.cpp, too.
 #pragma once
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which MPI this program uses. mpi_version (comm.hpp) is in mpi_library.cpp, too.
+// Names the MPI that this program uses. mpi_version (comm.hpp) is in mpi_library.cpp, too.
 #pragma once
 
 #include <string>

@@ -4,8 +4,8 @@
 
 #include <cstdlib>
 
-// Returns the text of the variable by which the launcher tells the rank (src/comm/launcher.cpp);
-// null without a launcher.
+// Returns the rank as the launcher's variable has it (src/comm/launcher.cpp); null without a
+// launcher.
 inline const char* own_rank() {
   for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"})
     if (const char* rank = std::getenv(name)) return rank;

@@ -152,7 +152,7 @@ class CudaGraph(CudaTest):
             self.train(graphs, f"run.cuda_graph={graphs}", "profile.steps=[4]")
             trace, = trace_file.read_window(f"{self.folder}/{graphs}")
             self.assertEqual(trace.rows[trace_file.GPU], "GPU")
-            # As they stand in the file: on the emulated GPU many ops take no time, so several begin at once.
+            # The order of the file counts: many ops of the emulated GPU take no time, so several begin at once.
             bars = [bar for bar in trace_file.spans_of(trace.events) if bar.row == trace_file.GPU]
             for one, later in zip(bars, bars[1:]):
                 self.assertLessEqual(one.end, later.begin + 1e-6)

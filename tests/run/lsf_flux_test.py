@@ -127,7 +127,7 @@ class Jobs(unittest.TestCase):
         self.assertIn("not continued: part 2 of at most 2", output)
         code, output = self.end(self.start("flux.sh", "deck.toml", ENDS="4", TIMELEFT="inf", RANKS="3", THREADS="1", **given))
         self.assertEqual(code, 4, output)
-        self.assertIn("flux job timeleft tells no time", output)
+        self.assertIn("flux job timeleft gives no time", output)
         self.assertIn("started<run -n 3 -c 1", output)
         self.assertIn("submit it with flux batch", self.end(self.start("flux.sh", "deck.toml"))[1])
 
