@@ -98,14 +98,21 @@ threads_of() {
   } END { print least < 1 ? 1 : least }'
 }
 
-# on_each_node NODES [launcher's options] -- COMMAND...: runs the command once on every node.
+# on_each_node NODES [launcher's options] -- COMMAND...: runs the command once on every node. A launcher
+# may hang before it starts anything, which must not cost the whole job: after 300 s it is tried once more.
 on_each_node() {
   local nodes=$1 hosts=() each
   shift
   while [ "$1" != -- ]; do hosts+=("$1"); shift; done
   shift
   read -r -a each <<< "$(one_per_node "$nodes")"
-  if [ "$nodes" = 1 ]; then "$@"; else "${launcher[@]}" "${hosts[@]}" "${each[@]}" "$@"; fi
+  if [ "$nodes" = 1 ]; then "$@"; return; fi
+  local try
+  for try in 1 2; do
+    timeout -k 10 300 "${launcher[@]}" "${hosts[@]}" "${each[@]}" "$@" && return
+    case $? in 124 | 137) echo "${launcher[0]} did not end within 300 s on $nodes nodes (try $try of 2): $*" >&2 ;; *) return 1 ;; esac
+  done
+  return 1
 }
 
 # make_tmpdir JOB NODES [launcher's options]: makes a directory of this job on every node's own disk

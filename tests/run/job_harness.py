@@ -9,6 +9,7 @@ import concurrent.futures
 import json
 import os
 import shutil
+import subprocess
 import sys
 import time
 import unittest
@@ -116,11 +117,21 @@ class JobTest(unittest.TestCase):
             if value:
                 return value
             time.sleep(pause)
-        raise AssertionError(f"{what}: never came\n{cls.everything()}")
+        raise AssertionError(f"{what}: never came\n{cls.processes()}\n{cls.everything()}")
+
+    @classmethod
+    def processes(cls):
+        """Returns the tree of all processes of this machine, and where the kernel holds each: what hangs is among them."""
+        if not shutil.which("ps"):
+            return "no ps here\n"
+        return subprocess.run(["ps", "-eo", "pid,ppid,user,stat,etime,wchan:20,args", "--forest", "--cols=180"], capture_output=True,
+                              text=True, timeout=harness.GUARD).stdout
 
     @classmethod
     def everything(cls):
-        return "\n".join(f"--- {n}\n{cls.log(n[:-4])}" for n in sorted(os.listdir(cls.home)) if n.endswith(".log"))
+        """Returns the last lines of all logs."""
+        return "\n".join("\n".join([f"--- {n}", *cls.log(n[:-4]).splitlines()[-12:]])
+                         for n in sorted(os.listdir(cls.home)) if n.endswith(".log"))
 
     @classmethod
     def log(cls, name):

@@ -96,6 +96,23 @@ run_trainer; echo "rc=$rc asked=$asked"
             finally:
                 self.end(job)
 
+    @unittest.skipIf(place.no_processes(), place.no_processes())
+    def test_a_launcher_that_hangs_is_started_once_more(self):
+        with tempfile.TemporaryDirectory(prefix="trainer_test_") as folder:
+            for hangs, seen in ((1, "made ended with 0\n"), (2, " ended with 1\n")):
+                with open(f"{folder}/mpirun", "w") as f:
+                    f.write(f"#!/bin/sh\necho >> {folder}/$hangs\n[ $(wc -l < {folder}/$hangs) -gt $hangs ] || exec sleep 1000\n"
+                            'shift 4; exec "$@"\n')
+                os.chmod(f"{folder}/mpirun", 0o755)
+                # The 300 s become three.
+                script = (f'. {SOURCE}/jobs/common.sh; timeout() {{ shift 3; command timeout -k 10 3 "$@"; }}; '
+                          f'on_each_node 2 -- printf made; echo " ended with $?"')
+                job = self.start(script, PATH=f"{folder}:{os.environ['PATH']}", hangs=str(hangs))
+                try:
+                    self.assertEqual(job.communicate(timeout=GUARD)[0], seen)
+                finally:
+                    self.end(job)
+
 
 class BareTest(unittest.TestCase):
     """tools/bare_test before it makes a root."""

@@ -226,7 +226,7 @@ class Cluster:
         for name in sorted(os.listdir(self.folder)):
             if name.endswith(".log"):
                 with open(f"{self.folder}/{name}", errors="replace") as f:
-                    out.append(f"--- {name}\n" + "".join(f.readlines()[-60:]))
+                    out.append(f"--- {name}\n" + "".join(f.readlines()[-15:]))
         return "\n".join(out)
 
     def command(self, *words, environment=None, timeout=600):

@@ -32,14 +32,16 @@ class WallTime(harness.RunTest):
         super().setUp()
         self.path = self.deck(self.good + MORE)
 
-    def start(self, *args):
-        """Starts a job of two ranks. With a file `left` it is a SLURM job whose squeue prints the file."""
+    def start(self, *args, late_s=0):
+        """Starts a job of two ranks. With a file `left` it is a SLURM job whose squeue prints the file. The ranks' processes are
+        `late_s` old when the program begins."""
         os.makedirs(self.folder + "/bin", exist_ok=True)
         self.write("bin/squeue", f"#!/bin/sh\ncat {self.folder}/left\n")
         os.chmod(self.folder + "/bin/squeue", 0o755)
         scheduler = ["-x", "SLURM_JOB_ID=12"] if os.path.exists(self.folder + "/left") else []
-        return subprocess.Popen(["mpirun", "-np", "2", "-x", f"PATH={self.folder}/bin:{os.environ['PATH']}", *scheduler, harness.TRAINER,
-                                 self.path, *args], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=self.folder, text=True)
+        return subprocess.Popen(["mpirun", "-np", "2", "-x", f"PATH={self.folder}/bin:{os.environ['PATH']}", *scheduler,
+                                 "sh", "-c", f'sleep {late_s}; exec "$0" "$@"', harness.TRAINER, self.path, *args],
+                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=self.folder, text=True)
 
     def write(self, name, text):
         with open(f"{self.folder}/{name}", "w") as f:
@@ -68,7 +70,7 @@ class WallTime(harness.RunTest):
             self.assertRegex(f.read(), r"^rank=0 of 2 host=\S+ step=0 phase=\S+ exit=8: " + IN_VAIN)
         # The time of this attempt ended before the first look at the clock.
         os.remove(self.folder + "/left")
-        output = self.ended(self.start("--set", "limits.wall_time=00:00:01"), 8)
+        output = self.ended(self.start("--set", "limits.wall_time=00:00:01", late_s=1.1), 8)
         self.assertIn("the attempt before failed: ", output)
         self.assertRegex(output, "stopped  .*" + IN_VAIN)
         self.assertIn("margin 0 s (not 120 s: a quarter of the time)", output)
