@@ -20,7 +20,8 @@ import numpy as np
 from PIL import Image
 
 import harness
-from pages import BUILDERS, MARKS, SCHEDULERS, Command, Piece, pages, read, text_of
+from pages import (BUILDERS, MARKS, SCHEDULERS, SPECIFICATIONS, Command, Piece, citations, cited, pages, read, sections,
+                   text_of)
 
 BUILD = os.path.dirname(harness.TRAINER)
 EMOJI = f"{harness.SOURCE}/data/emoji"
@@ -308,7 +309,7 @@ class Docs(harness.RunTest):
 
     def test_links(self):
         """Linked files and headings exist."""
-        for page in (*pages(), "jobs/SITES.md", "CHANGELOG.md"):
+        for page in (*pages(), "jobs/SITES.md", "CHANGELOG.md", *SPECIFICATIONS.values()):
             for link in re.findall(r"\]\(([^)]+)\)", text_of(page)):
                 if link.startswith("http"):
                     continue
@@ -319,6 +320,19 @@ class Docs(harness.RunTest):
                     self.assertTrue(os.path.exists(f"{harness.SOURCE}/{target}"), target)
                     if heading:
                         self.assertIn(heading, headings(target))
+
+    def test_citations(self):
+        """Comments cite sections that exist."""
+        known = {word: sections(page) for word, page in SPECIFICATIONS.items()}
+        found = cited()
+        self.assertGreater(len(found), 50)
+        self.assertEqual({word for word, _ in found}, set(known))
+        self.assertEqual([f"{file}: {word} {number}" for (word, number), file in sorted(found.items())
+                          if number not in known[word]], [])
+        word = "ssl.md"  # apart from its numbers, so that this line cites nothing
+        broken = f"// as published ({word}\n//   6.2, 99.1 to 99.3)\n# {word} 2, and 12 things\n"
+        self.assertEqual(list(citations(broken)), [(word, n) for n in ("6.2", "99.1", "99.3", "2")])
+        self.assertNotIn("99.1", known[word])
 
     def test_inputs(self):
         self.check_page("inputs/README.md")

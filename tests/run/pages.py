@@ -15,6 +15,10 @@ OTHERS = "|".join((*SCHEDULERS, *BUILDERS))
 # A command in a sentence begins like this. A name alone, without arguments, is no command.
 INLINE = rf"([A-Z_]+=\S+ )*(tools/|build/|mpirun |trainer |{OTHERS})"
 MARKS = ("run", "by", "build", "cluster", "printed-by", "drawing")
+# The page behind each word that comments cite, and a citation: the word, then numbers of sections.
+SPECIFICATIONS = {"cappa.md": "src/models/cappa.md", "ssl.md": "src/models/ssl.md", "design": "src/decisions.md"}
+NUMBER = r"\d+(?:\.\d+)*"
+CITATION = re.compile(rf"\b(cappa\.md|ssl\.md|design) ({NUMBER}(?:(?:, | to | and ){NUMBER})*)(?![\w-])")
 
 
 def pages():
@@ -28,6 +32,31 @@ def text_of(path):
     """Returns the text of a file of the project."""
     with open(f"{harness.SOURCE}/{path}", encoding="utf-8") as f:
         return f.read()
+
+
+def sections(page):
+    """Returns the numbers of a page's headings."""
+    return set(re.findall(rf"^#+ ({NUMBER})\.? ", text_of(page), re.M))
+
+
+def citations(text):
+    """Yields (word, section) of all citations in a text, also of those that lines of a comment break."""
+    text = re.sub(r"\n[ \t]*(?://|#)?[ \t]*", " ", text)
+    for word, numbers in CITATION.findall(text):
+        for number in re.findall(NUMBER, numbers):
+            yield word, number
+
+
+def cited():
+    """Returns {(word, section): a file that cites it} of the tree."""
+    found = {}
+    for folder in ("src", "kernels", "tests", "tools", "inputs", "jobs"):
+        for path, _, names in os.walk(f"{harness.SOURCE}/{folder}"):
+            for name in names:
+                if name.endswith((".hpp", ".cpp", ".cu", ".cuh", ".def", ".py", ".sh", ".md", ".toml", ".txt")):
+                    file = os.path.relpath(f"{path}/{name}", harness.SOURCE)
+                    found.update((citation, file) for citation in citations(text_of(file)))
+    return found
 
 
 class Command:
