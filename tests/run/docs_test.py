@@ -304,7 +304,7 @@ class Docs(harness.RunTest):
 
     def test_pages_are_found(self):
         folders = ("inputs", "jobs", "kernels", "src", "tests", "tools")
-        self.assertEqual(pages(), ["README.md", *(f"{folder}/README.md" for folder in folders)])
+        self.assertEqual(pages(), ["README.md", *(f"{folder}/README.md" for folder in folders), "inputs/keys.md", "inputs/evaluation.md"])
         self.assertLessEqual(len(text_of("README.md").splitlines()), 120)
 
     def test_links(self):
@@ -335,7 +335,8 @@ class Docs(harness.RunTest):
         self.assertNotIn("99.1", known[word])
 
     def test_inputs(self):
-        self.check_page("inputs/README.md")
+        for page in ("README", "keys", "evaluation"):  # the later ones use the run of the first
+            self.check_page(f"inputs/{page}.md")
         self.assertGreater(len(self.output), 10)
         self.assertIn("broken     0 of", self.out("tools/index_dataset inputs/own.toml"))
         self.assertIn("44 of 60 samples of 60 images, 90 captions", self.out("own_trial"))
@@ -357,6 +358,10 @@ class Docs(harness.RunTest):
 
     def test_jobs(self):
         self.check_page("jobs/README.md")
+        modes = re.findall(r"(\w+)_mode\(\)[,}]", text_of("src/modes/registry.cpp"))
+        page = text_of("jobs/README.md")
+        self.assertEqual(re.search(r"--mode ([\w|]+)", page)[1].split("|"), modes)
+        self.assertEqual(re.findall(r"^\| `(\w+)` \|", page.partition("## Modes\n")[2].partition("\n## ")[0], re.M), modes)
 
     def test_sites(self):
         self.check_page("jobs/SITES.md")

@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Every key of --describe has a deck or a test that sets it to another value than its default."""
+"""Every key of --describe has a deck or a test that sets it to another value than its default. The pages name keys that
+exist, and inputs/keys.md lists the tables of a deck as --describe does."""
 import glob
 import os
 import re
@@ -8,8 +9,10 @@ import tomllib
 import unittest
 
 import harness
+from pages import pages, text_of
 
 SUFFIXES = ("steps", "examples", "epochs", "fraction")
+FILES = (".h5", ".json", ".jsonl", ".txt", ".md", ".toml", ".safetensors")  # endings of names that are no keys
 # A line of --describe: key, type, default. Types have at most two words.
 LINE = re.compile(r"^  (?P<key>(?!the keys of)[a-z]\S*) +(?P<type>[a-z]+(?: table)?) +"
                   r"(?P<default>required|\[.*?\]|\{.*?\}|\".*?\"|\S+)(?: |$)")
@@ -77,13 +80,41 @@ def never_set(keys, decks, tests):
     return out
 
 
+def tables(text):
+    """Returns the outermost tables of a deck as rows of a page: what --describe prints of each."""
+    found = re.findall(r"^\[([a-z_]+(?:\.NAME)?)\]  (.*)$", text, re.M)
+    return ["| `[{}]` | {} |".format(name, doc.replace("|", "\\|")) for name, doc in found]
+
+
+def unknown(keys, page):
+    """Returns the keys with their table, such as `run.dir`, that a page's sentences name and that do not exist."""
+    known = [re.compile(pattern_of(key)) for key in keys]
+    for key in keys:  # and the tables that hold keys
+        parts = key.replace("[]", "").split(".")
+        known += [re.compile(pattern_of(".".join(parts[:n]))) for n in range(1, len(parts))]
+    roots = {key.split(".")[0] for key in keys if "." in key}
+    page = re.sub(r"^```.*?^```$", "", page, flags=re.S | re.M)
+    named = re.findall(r"`([a-z_]+(?:\.[A-Za-z_]+)+)(?: = [^`]*)?`", page)
+    return [name for name in named if name.split(".")[0] in roots and not name.endswith(FILES)
+            and not any(pattern.fullmatch(name) for pattern in known)]
+
+
 class Keys(harness.RunTest):
     def setUp(self):
-        pass  # needs no data
+        self.folder = harness.SOURCE  # needs no data
+        self.expect(0, args=["--describe"])
+
+    def test_pages_name_keys_that_exist(self):
+        keys = described(self.output)
+        for page in pages():
+            with self.subTest(page=page):
+                self.assertEqual(unknown(keys, text_of(page)), [])
+
+    def test_the_page_lists_the_tables(self):
+        listed = re.search(r"^<!-- described -->\n(?:\|.*\n){2}((?:\|.*\n)+)", text_of("inputs/keys.md"), re.M)[1].splitlines()
+        self.assertEqual(listed, tables(self.output), "inputs/keys.md: replace the rows by those of --describe")
 
     def test_every_key_is_used(self):
-        self.folder = harness.SOURCE
-        self.expect(0, args=["--describe"])
         keys = described(self.output)
         self.assertGreater(len(keys), 300)
         self.assertEqual([line for line in self.output.splitlines() if re.match(r"  [a-z]\S*\.\S+ ", line) and not LINE.match(line)], [])
@@ -101,12 +132,17 @@ class Keys(harness.RunTest):
 
 class Scan(unittest.TestCase):
     """The search itself finds what is missing."""
-    TEXT = ('[run]  where\n  run.threads  integer  0  >= 0  [R] threads\n  data.NAME.part  string  ""  part\n'
+    TEXT = ('[run]  where | what\n  run.threads  integer  0  >= 0  [R] threads\n  data.NAME.part  string  ""  part\n'
             '  rule[].scale  number  1.0  factor {kind: a}\n  rule[].scale  number  2.0  factor {kind: b}\n'
             '  eval.NAME.every_*  duration  0  when\n')
 
     def missing(self, deck="", test=""):
         return never_set(described(self.TEXT), [tomllib.loads(deck)], [test])
+
+    def test_tables_and_names_of_pages(self):
+        self.assertEqual(tables(self.TEXT), ["| `[run]` | where \\| what |"])
+        page = "`run.threads = 2` `eval.val.every_steps` `data.x` `run.log.txt` `other.key` `run.thread`\n```\n`run.no`\n```\n"
+        self.assertEqual(unknown(described(self.TEXT), page), ["run.thread"])
 
     def test_what_counts(self):
         every = ["data.NAME.part", "eval.NAME.every_*", "rule[].scale", "run.threads"]

@@ -22,10 +22,10 @@ CITATION = re.compile(rf"\b(cappa\.md|ssl\.md|design) ({NUMBER}(?:(?:, | to | an
 
 
 def pages():
-    """Returns README.md and the page of each folder."""
+    """Returns README.md, the page of each folder, and the further pages of inputs in the order in which they are read."""
     folders = [f for f in sorted(os.listdir(harness.SOURCE)) if f not in ("build", "data", "runs")]
     found = (f"{folder}/README.md" for folder in folders)
-    return ["README.md", *(p for p in found if os.path.exists(f"{harness.SOURCE}/{p}"))]
+    return ["README.md", *(p for p in found if os.path.exists(f"{harness.SOURCE}/{p}")), "inputs/keys.md", "inputs/evaluation.md"]
 
 
 def text_of(path):
