@@ -114,12 +114,12 @@ KERNELS_INLINE void zero(Element* p, int64_t count) {
   __builtin_memset(p, 0, size_t(count) * sizeof(Element));
 }
 
-// Prefetches rows of a head, which lie far apart in memory.
-template <decltype(_MM_HINT_T0) Hint = _MM_HINT_T0, class T>
+// Prefetches rows of a head, which lie far apart in memory. kNear: 3 = into the first-level cache,
+// 2 = into the second.
+template <int kNear = 3, class T>
 KERNELS_INLINE void prefetch_rows(const T* rows, int64_t stride, int64_t count, int64_t n) {
   for (int64_t r = 0; r < count; ++r, rows += stride)
-    for (int64_t j = 0; j < n; j += 64 / int64_t(sizeof(T)))
-      _mm_prefetch(reinterpret_cast<const char*>(rows + j), Hint);
+    for (int64_t j = 0; j < n; j += 64 / int64_t(sizeof(T))) __builtin_prefetch(rows + j, 0, kNear);
 }
 
 // Prefetches the first reads of a later head, forward or backward, while scores of a tile of
@@ -135,16 +135,16 @@ KERNELS_INLINE void prefetch_next(const AttentionHead<T>& h, int64_t query) {
                 keys = end * h.key_length / h.query_length - key;
   if (h.next_queries) {
     const int64_t at = h.next_queries + query * h.stride;
-    prefetch_rows<_MM_HINT_T1>(h.q + at, h.stride, end - query, h.head_dim);
+    prefetch_rows<2>(h.q + at, h.stride, end - query, h.head_dim);
     if (kAhead == Ahead::backward) {
-      prefetch_rows<_MM_HINT_T1>(h.d_o + at, h.stride, end - query, h.head_dim);
-      prefetch_rows<_MM_HINT_T1>(h.o + at, h.stride, end - query, h.head_dim);
+      prefetch_rows<2>(h.d_o + at, h.stride, end - query, h.head_dim);
+      prefetch_rows<2>(h.o + at, h.stride, end - query, h.head_dim);
     }
   }
   if (h.next_keys) {
     const int64_t at = h.next_keys + key * h.stride;
-    prefetch_rows<_MM_HINT_T1>(h.k + at, h.stride, keys, h.head_dim);
-    prefetch_rows<_MM_HINT_T1>(h.v + at, h.stride, keys, h.head_dim);
+    prefetch_rows<2>(h.k + at, h.stride, keys, h.head_dim);
+    prefetch_rows<2>(h.v + at, h.stride, keys, h.head_dim);
   }
 }
 

@@ -92,33 +92,6 @@ KERNELS_INLINE void pack_rows(uint32_t* out, const uint16_t* rows, int64_t strid
   }
 }
 
-KERNELS_INLINE __m256 load8(const float* p) { return _mm256_loadu_ps(p); }
-KERNELS_INLINE __m256 load8(const uint16_t* p) {
-  __m128i narrow = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
-  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(narrow), 16));
-}
-
-// Transposes eight rows of eight floats (or words).
-template <class T>
-KERNELS_INLINE void transpose8(float* out, int64_t out_stride, const T* in, int64_t stride) {
-  __m256 r[8], s[8];
-  for (int i = 0; i < 8; ++i) r[i] = load8(in + i * stride);
-  for (int i = 0; i < 8; i += 2) {
-    s[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
-    s[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
-  }
-  for (int i = 0; i < 8; i += 4) {
-    r[i] = _mm256_shuffle_ps(s[i], s[i + 2], 0x44);
-    r[i + 1] = _mm256_shuffle_ps(s[i], s[i + 2], 0xEE);
-    r[i + 2] = _mm256_shuffle_ps(s[i + 1], s[i + 3], 0x44);
-    r[i + 3] = _mm256_shuffle_ps(s[i + 1], s[i + 3], 0xEE);
-  }
-  for (int i = 0; i < 4; ++i) {
-    _mm256_storeu_ps(out + i * out_stride, _mm256_permute2f128_ps(r[i], r[i + 4], 0x20));
-    _mm256_storeu_ps(out + (i + 4) * out_stride, _mm256_permute2f128_ps(r[i], r[i + 4], 0x31));
-  }
-}
-
 KERNELS_INLINE float load1(const float* p) { return *p; }
 KERNELS_INLINE float load1(const uint16_t* p) {
   return __builtin_bit_cast(float, uint32_t(*p) << 16);

@@ -8,23 +8,6 @@
 namespace kernels {
 namespace {
 
-// ---- vectors of doubles, of which two hold as many numbers as one vector of floats
-#ifdef KERNELS_AVX512
-using Doubles = __m512d;
-KERNELS_INLINE Doubles low_doubles(V a) { return _mm512_cvtps_pd(low_half(a)); }
-KERNELS_INLINE Doubles high_doubles(V a) { return _mm512_cvtps_pd(high_half(a)); }
-KERNELS_INLINE Doubles load_doubles(const double* p) { return _mm512_loadu_pd(p); }
-KERNELS_INLINE void store_doubles(double* p, Doubles a) { _mm512_storeu_pd(p, a); }
-KERNELS_INLINE Doubles fma(Doubles a, Doubles b, Doubles c) { return _mm512_fmadd_pd(a, b, c); }
-#else
-using Doubles = __m256d;
-KERNELS_INLINE Doubles low_doubles(V a) { return _mm256_cvtps_pd(_mm256_castps256_ps128(a)); }
-KERNELS_INLINE Doubles high_doubles(V a) { return _mm256_cvtps_pd(_mm256_extractf128_ps(a, 1)); }
-KERNELS_INLINE Doubles load_doubles(const double* p) { return _mm256_loadu_pd(p); }
-KERNELS_INLINE void store_doubles(double* p, Doubles a) { _mm256_storeu_pd(p, a); }
-KERNELS_INLINE Doubles fma(Doubles a, Doubles b, Doubles c) { return _mm256_fmadd_pd(a, b, c); }
-#endif
-
 // Sums of kLanes columns, which stay in registers for some rows.
 struct ColumnSums {
   double *first, *second;
@@ -115,7 +98,7 @@ template <class T>
 void batch_norm_forward(const BatchNormRows<T>& a) {
   if (!a.streams) return normalise_rows<false>(a);
   normalise_rows<true>(a);
-  _mm_sfence();  // other threads read y after this
+  end_streams();  // other threads read y after this
 }
 
 // ---- sums
@@ -249,7 +232,7 @@ template <class T>
 void batch_norm_backward(const BatchNormGradientRows<T>& a) {
   if (!a.streams) return propagate_rows<false>(a);
   propagate_rows<true>(a);
-  _mm_sfence();  // other threads read dx after this
+  end_streams();  // other threads read dx after this
 }
 
 }  // namespace

@@ -30,8 +30,7 @@ KERNELS_INLINE float score_of_key(const float* q, const T* k, int64_t n) {
 template <class T>
 KERNELS_INLINE void fetch_ahead(const DecodeHead<T>& h, const T* at) {
   constexpr int64_t kLine = 64 / int64_t(sizeof(T));
-  for (int64_t d = 0; d < h.head_dim; d += kLine)
-    _mm_prefetch(reinterpret_cast<const char*>(at + h.ahead + d), _MM_HINT_T1);
+  for (int64_t d = 0; d < h.head_dim; d += kLine) __builtin_prefetch(at + h.ahead + d, 0, 2);
 }
 
 // Mixes kVectors vectors of the values, from column `at` on. `part`: elements of the last vector.
@@ -100,12 +99,12 @@ struct Fetch {
 // Only addresses within b and shortly behind it are prefetched, which is harmless.
 template <class T>
 KERNELS_INLINE void fetch_row(const RowProductPart<T>& p, const T* b) {
-  _mm_prefetch(reinterpret_cast<const char*>(b + kFetchedAhead * p.n), _MM_HINT_T0);
+  __builtin_prefetch(b + kFetchedAhead * p.n, 0, 3);
 }
 
 template <class T>
 KERNELS_INLINE void fetch_columns(const T* b) {
-  _mm_prefetch(reinterpret_cast<const char*>(b), _MM_HINT_T1);
+  __builtin_prefetch(b, 0, 2);
 }
 
 template <int kRows, int kVectors, class T>
@@ -191,7 +190,7 @@ KERNELS_INLINE void multiply_tile(const RowProductPart<uint16_t>& p, int64_t r, 
     for (int y = 0; y < kRows; ++y) {
       uint32_t both = a[y * p.k + i];
       if (pair) __builtin_memcpy(&both, a + y * p.k + i, sizeof(both));
-      const Words factor = _mm512_set1_epi32(int(both));
+      const Words factor = words(both);
 #pragma GCC unroll 3
       for (int x = 0; x < kVectors; ++x) sum[y][x] = add_product(sum[y][x], factor, w[x]);
     }

@@ -2,8 +2,10 @@
 // Detection of instruction sets, and the choice of vector loops.
 #include "kernels/cpu/instructions.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <dnnl.hpp>
+#include <vector>
 
 #include "kernels/cpu/vector_table.hpp"
 #include "kernels/gemm.hpp"
@@ -22,13 +24,27 @@ bool onednn_has(dnnl::cpu_isa isa) {
 std::atomic<bool> bf16_is_emulated{false};
 std::atomic<const VectorTable*> forced_table{nullptr};
 
-}  // namespace
-
-bool cpu_has_avx512() {
+#ifdef __x86_64__
+bool has_avx512() {
   return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
 }
-bool cpu_has_avx512_bf16() { return cpu_has_avx512() && __builtin_cpu_supports("avx512bf16"); }
+std::vector<const VectorTable*> tables_of_cpu() {
+  std::vector<const VectorTable*> out{&kAvx2Table};
+  if (has_avx512()) out.push_back(&kAvx512Table);
+  if (has_avx512() && __builtin_cpu_supports("avx512bf16")) out.push_back(&kAvx512Bf16Table);
+  return out;
+}
+#else
+std::vector<const VectorTable*> tables_of_cpu() { return {&kGenericTable}; }
+#endif
+
+}  // namespace
+
+const std::vector<const VectorTable*>& vector_tables() {
+  static const std::vector<const VectorTable*> all = tables_of_cpu();
+  return all;
+}
 bool onednn_has_avx512() { return onednn_has(dnnl::cpu_isa::avx512_core); }
 bool onednn_has_amx() { return onednn_has(dnnl::cpu_isa::avx512_core_amx); }
 
@@ -36,10 +52,13 @@ bool onednn_has_amx() { return onednn_has(dnnl::cpu_isa::avx512_core_amx); }
 bool bf16_is_native() { return onednn_has(dnnl::cpu_isa::avx512_core_bf16) && !bf16_is_emulated; }
 
 const VectorTable& vector_table() {
-  static const VectorTable* const widest = cpu_has_avx512() ? &kAvx512Table : &kAvx2Table;
-  static const bool has_bf16 = cpu_has_avx512_bf16();
   const VectorTable* forced = forced_table.load(std::memory_order_relaxed);
-  return forced ? *forced : has_bf16 && bf16_is_native() ? kAvx512Bf16Table : *widest;
+  if (forced) return *forced;
+  static const VectorTable *const widest = vector_tables().back(), *const without_pairs = [] {
+    const auto& all = vector_tables();
+    return *std::find_if(all.rbegin(), all.rend(), [](auto* t) { return !t->pairs; });
+  }();
+  return bf16_is_native() ? *widest : *without_pairs;
 }
 
 void seams::force_bf16_emulation(bool forced) { bf16_is_emulated = forced; }

@@ -8,44 +8,6 @@
 namespace kernels {
 namespace {
 
-#ifdef KERNELS_AVX512
-// Keeps v and its place where it is larger than the best value, or not a number.
-KERNELS_INLINE void meet(V v, Words here, V& best, Words& place) {
-  const __mmask16 wins =
-      _mm512_cmp_ps_mask(v, best, _CMP_GT_OQ) | _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
-  best = _mm512_mask_mov_ps(best, wins, v);
-  place = _mm512_mask_mov_epi32(place, wins, here);
-}
-// Returns 0 in lanes where a and b differ.
-KERNELS_INLINE V where_equal(Words a, Words b, V value) {
-  return _mm512_maskz_mov_ps(_mm512_cmpeq_epi32_mask(a, b), value);
-}
-KERNELS_INLINE Words load_bytes(const uint8_t* p) {
-  return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-}
-KERNELS_INLINE void store_bytes(uint8_t* p, Words a) {
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a));
-}
-#else
-KERNELS_INLINE void meet(V v, Words here, V& best, Words& place) {
-  const V wins =
-      _mm256_or_ps(_mm256_cmp_ps(v, best, _CMP_GT_OQ), _mm256_cmp_ps(v, v, _CMP_UNORD_Q));
-  best = _mm256_blendv_ps(best, v, wins);
-  place = _mm256_castps_si256(
-      _mm256_blendv_ps(_mm256_castsi256_ps(place), _mm256_castsi256_ps(here), wins));
-}
-KERNELS_INLINE V where_equal(Words a, Words b, V value) {
-  return _mm256_and_ps(_mm256_castsi256_ps(_mm256_cmpeq_epi32(a, b)), value);
-}
-KERNELS_INLINE Words load_bytes(const uint8_t* p) {
-  return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
-}
-KERNELS_INLINE void store_bytes(uint8_t* p, Words a) {
-  const __m128i pairs = _mm_packus_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
-  _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packus_epi16(pairs, pairs));
-}
-#endif
-
 KERNELS_INLINE Words load_bytes_part(const uint8_t* p, int64_t n) {
   uint8_t lanes[kLanes] = {};
   for (int64_t i = 0; i < n; ++i) lanes[i] = p[i];

@@ -45,7 +45,8 @@ constexpr VectorTable vector_loops(const char* name) {
           .exp_of = exp_of,
           .softmax_xent_row = softmax_xent_row,
           .layer_norm_backward = layer_norm_backward,
-          .convolve_tile = kConvolveTile};
+          .convolve_tile = kConvolveTile,
+          .pairs = kPairs<uint16_t>};
 }
 
 }  // namespace

@@ -103,7 +103,7 @@ float softmax_xent_row(const SoftmaxRow& row) {
     int64_t j = begin;
     for (; j + kLanes <= end; j += kLanes) {
       V d = load(x + j) - largest, e = exp_below(d);
-      if (row.next) _mm_prefetch(reinterpret_cast<const char*>(row.next + j), _MM_HINT_T1);
+      if (row.next) __builtin_prefetch(row.next + j, 0, 2);
       e_sum = e_sum + e;
       if (row.off != 0) d_sum = d_sum + d;
       if (row.gradient) store(x + j, e);

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tables of the inner loops that are compiled once per instruction set. The build targets
-// x86-64-v3; vector_table chooses the loops for wider instructions at run time.
+// Tables of the inner loops that are compiled once per instruction set. On x86-64 the build targets
+// x86-64-v3, and vector_table chooses the loops for wider instructions at run time. Other
+// processors have one table.
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "device/types.hpp"
 #include "kernels/cpu/batch_norm_rows.hpp"
@@ -126,6 +128,7 @@ struct VectorTable {
   float (*softmax_xent_row)(const SoftmaxRow&);  // returns the loss
   void (*layer_norm_backward)(const LayerNormGradientRows&);
   void (*convolve_tile)(const DirectTile&);  // null with AVX-512, where oneDNN is faster
+  bool pairs;                                // has instructions for pairs of bf16
 
   // Calls f(loops, element) with the loops over activations of this type.
   template <class F>
@@ -136,10 +139,12 @@ struct VectorTable {
   }
 };
 
-extern const VectorTable kAvx2Table, kAvx512Table, kAvx512Bf16Table;
+extern const VectorTable kGenericTable;                               // CPUs other than x86-64
+extern const VectorTable kAvx2Table, kAvx512Table, kAvx512Bf16Table;  // x86-64
 
-// Returns the widest table that this CPU runs, with bf16 instructions if products use them
-// (bf16_is_native).
+// Returns the tables that this CPU runs, the widest last.
+const std::vector<const VectorTable*>& vector_tables();
+// Returns the widest of them, with bf16 instructions only if products use them (bf16_is_native).
 const VectorTable& vector_table();
 
 }  // namespace kernels

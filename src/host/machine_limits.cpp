@@ -92,13 +92,13 @@ double probe_cores(comm::Comm& world, int threads) {
     float sums[kLanes] = {};
     float factor = 0.5f, term = 1.0f;
     // The compiler cannot know these values, so it cannot compute the loop at compile time.
-    asm volatile("" : "+x"(factor), "+x"(term));
+    asm volatile("" : "+m"(factor), "+m"(term));
     base::Stopwatch watch;
     for (int i = 0; i < kRounds; ++i)
       for (float& sum : sums) sum = sum * factor + term;
     float all = 0;
     for (float sum : sums) all += sum;
-    asm volatile("" : : "x"(all));
+    asm volatile("" : : "m"(all));
     slowest = watch.seconds();
   }
   return world.max(slowest);

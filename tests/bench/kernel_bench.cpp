@@ -185,8 +185,8 @@ void bench_rest(Queue& queue) {
 
 int main(int argc, char** argv) {
   int threads = argc > 1 ? std::atoi(argv[1]) : 2;
-  if (argc > 2 && std::strcmp(argv[2], "avx2") == 0) seams::force_vector_table(&kAvx2Table);
-  if (argc > 2 && std::strcmp(argv[2], "avx512") == 0) seams::force_vector_table(&kAvx512Table);
+  for (const VectorTable* table : vector_tables())
+    if (argc > 2 && std::strcmp(argv[2], table->name) == 0) seams::force_vector_table(table);
   if (argc > 3) g_filter = argv[3];
   bool fixed = argc > 4 && std::strcmp(argv[4], "fixed") == 0;
   Queue queue(device::Kind::cpu, threads, fixed);

@@ -113,7 +113,11 @@ namespace cuda_on_cpu {
 // Returns a result that the compiler fuses with no other operation.
 template <class T>
 T alone(T x) {
+#ifdef __x86_64__
   asm("" : "+x"(x));
+#else
+  asm("" : "+w"(x));
+#endif
   return x;
 }
 }  // namespace cuda_on_cpu

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Brightness, contrast, saturation and maps of single bytes, as Pillow does them (ssl.md 6.2).
+#ifdef __x86_64__
 #include <immintrin.h>
+#endif
 
 #include <algorithm>
 #include <array>
@@ -12,6 +14,8 @@
 
 namespace data::pillow {
 namespace {
+
+#ifdef __x86_64__
 
 constexpr int64_t kTriple = 16;  // pixels that are taken apart at a time
 
@@ -56,6 +60,40 @@ const ChannelOrders& orders() {
 
 __m128i joined(__m128i a, __m128i b, __m128i c) { return _mm_or_si128(_mm_or_si128(a, b), c); }
 
+// Takes whole groups of kTriple pixels apart, or puts them together. Returns the pixels of them.
+int64_t take_apart(const uint8_t* from, int64_t pixels, uint8_t* const (&channels)[3]) {
+  const auto& take = orders().take;
+  int64_t i = 0;
+  for (; i + kTriple <= pixels; i += kTriple, from += 3 * kTriple) {
+    const __m128i a = load_bytes(from), b = load_bytes(from + 16), d = load_bytes(from + 32);
+    for (int c = 0; c < 3; ++c)
+      store_bytes(channels[c] + i,
+                  joined(_mm_shuffle_epi8(a, take[0][c]), _mm_shuffle_epi8(b, take[1][c]),
+                         _mm_shuffle_epi8(d, take[2][c])));
+  }
+  return i;
+}
+int64_t put_together(uint8_t* to, int64_t pixels, const uint8_t* const (&channels)[3]) {
+  const auto& put = orders().put;
+  int64_t i = 0;
+  for (; i + kTriple <= pixels; i += kTriple, to += 3 * kTriple) {
+    const __m128i r = load_bytes(channels[0] + i), g = load_bytes(channels[1] + i),
+                  b = load_bytes(channels[2] + i);
+    for (int part = 0; part < 3; ++part)
+      store_bytes(to + part * 16,
+                  joined(_mm_shuffle_epi8(r, put[part][0]), _mm_shuffle_epi8(g, put[part][1]),
+                         _mm_shuffle_epi8(b, put[part][2])));
+  }
+  return i;
+}
+
+#else  // the loops over single pixels do all
+
+int64_t take_apart(const uint8_t*, int64_t, uint8_t* const (&)[3]) { return 0; }
+int64_t put_together(uint8_t*, int64_t, const uint8_t* const (&)[3]) { return 0; }
+
+#endif
+
 uint8_t luma(uint32_t r, uint32_t g, uint32_t b) {
   return uint8_t((r * 19595 + g * 38470 + b * 7471 + 32768) >> 16);
 }
@@ -76,33 +114,16 @@ Planes::Planes(const Image& image)
     : pixels_(image.pixels()),
       stride_((pixels_ + kUnit - 1) / kUnit * kUnit),
       bytes_(size_t(3 * stride_)) {
-  const auto& take = orders().take;
-  const uint8_t* from = image.data;
-  int64_t i = 0;
-  for (; i + kTriple <= pixels_; i += kTriple, from += 3 * kTriple) {
-    const __m128i a = load_bytes(from), b = load_bytes(from + 16), d = load_bytes(from + 32);
-    for (int c = 0; c < 3; ++c)
-      store_bytes(channel(c) + i,
-                  joined(_mm_shuffle_epi8(a, take[0][c]), _mm_shuffle_epi8(b, take[1][c]),
-                         _mm_shuffle_epi8(d, take[2][c])));
-  }
+  int64_t i = take_apart(image.data, pixels_, {channel(0), channel(1), channel(2)});
+  const uint8_t* from = image.data + 3 * i;
   for (; i < pixels_; ++i, from += 3)
     for (int c = 0; c < 3; ++c) channel(c)[i] = from[c];
   for (int c = 0; c < 3; ++c) std::memset(channel(c) + pixels_, 0, size_t(stride_ - pixels_));
 }
 
 void Planes::store(const Image& image) const {
-  const auto& put = orders().put;
-  uint8_t* to = image.data;
-  int64_t i = 0;
-  for (; i + kTriple <= pixels_; i += kTriple, to += 3 * kTriple) {
-    const __m128i r = load_bytes(channel(0) + i), g = load_bytes(channel(1) + i),
-                  b = load_bytes(channel(2) + i);
-    for (int part = 0; part < 3; ++part)
-      store_bytes(to + part * 16,
-                  joined(_mm_shuffle_epi8(r, put[part][0]), _mm_shuffle_epi8(g, put[part][1]),
-                         _mm_shuffle_epi8(b, put[part][2])));
-  }
+  int64_t i = put_together(image.data, pixels_, {channel(0), channel(1), channel(2)});
+  uint8_t* to = image.data + 3 * i;
   for (; i < pixels_; ++i, to += 3)
     for (int c = 0; c < 3; ++c) to[c] = channel(c)[i];
 }

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Resizing as Pillow does it: weights of 22 bits, two passes, and bytes between them.
+#ifdef __x86_64__
 #include <immintrin.h>
+#endif
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "base/error.hpp"
@@ -58,6 +61,19 @@ class ResizeTaps {
   std::vector<int64_t> first_, begin_;
   std::vector<Weight> weights_;
 };
+
+// Computes one byte of output y: the weighted sum of bytes that are `stride` apart, from `in` on.
+void blend_byte(const uint8_t* in, int64_t stride, const ResizeTaps& taps, int64_t y,
+                uint8_t* out) {
+  int32_t sum = 1 << (kWeightBits - 1);
+  for (int64_t k = 0; k < taps.count(y); ++k) {
+    const Weight w = taps.weight(y, k);
+    sum += ((int32_t(w.high) << kLowBits) + w.low) * in[k * stride];
+  }
+  *out = uint8_t(std::min(sum >> kWeightBits, 255));
+}
+
+#ifdef __x86_64__
 
 // Returns the bytes of sums of weighted pixels, rounded.
 __m256i rounded_sums(__m256i high, __m256i low) {
@@ -189,15 +205,29 @@ void blend_rows(const uint8_t* in, int64_t stride, const ResizeTaps& taps, int64
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), _mm256_packus_epi16(left, right));
 }
 
-void blend_byte(const uint8_t* in, int64_t stride, const ResizeTaps& taps, int64_t y,
-                uint8_t* out) {
-  int32_t sum = 1 << (kWeightBits - 1);
-  for (int64_t k = 0; k < taps.count(y); ++k) {
-    const Weight w = taps.weight(y, k);
-    sum += ((int32_t(w.high) << kLowBits) + w.low) * in[k * stride];
+#else  // the same sums of integers, byte by byte
+
+class ResizeColumns {
+ public:
+  explicit ResizeColumns(ResizeTaps taps) : taps_(std::move(taps)) {}
+
+  void resample(const uint8_t* in, int64_t stride, int64_t rows, uint8_t* out) const {
+    for (int64_t y = 0; y < rows; ++y)
+      for (int64_t i = 0; i < taps_.outputs(); ++i)
+        for (int64_t channel = 0; channel < 3; ++channel)
+          blend_byte(in + y * stride + taps_.first(i) * 3 + channel, 3, taps_, i, out++);
   }
-  *out = uint8_t(std::min(sum >> kWeightBits, 255));
+
+ private:
+  ResizeTaps taps_;
+};
+
+void blend_rows(const uint8_t* in, int64_t stride, const ResizeTaps& taps, int64_t y,
+                uint8_t* out) {
+  for (int64_t x = 0; x < 32; ++x) blend_byte(in + x, stride, taps, y, out + x);
 }
+
+#endif
 
 // Resamples the columns of rows of `width` bytes to rows without gaps.
 void resample_columns(const uint8_t* in, int64_t stride, int64_t width, const ResizeTaps& taps,
@@ -255,18 +285,22 @@ void resize(const Image& from, const Box& box, const Image& to) {
 }
 
 void mirror(const Image& image) {
+#ifdef __x86_64__
   // Five pixels at a time; byte 15 of a vector is not used.
   const __m128i order = _mm_setr_epi8(12, 13, 14, 9, 10, 11, 6, 7, 8, 3, 4, 5, 0, 1, 2, -1);
+#endif
   Bytes row(size_t(image.width * 3) + 1);
   for (int64_t y = 0; y < image.height; ++y) {
     uint8_t* line = image.data + y * image.width * 3;
     int64_t x = 0;
+#ifdef __x86_64__
     for (; x + 5 <= image.width; x += 5) {
       const __m128i five =
           _mm_loadu_si128(reinterpret_cast<const __m128i*>(line + (image.width - x - 5) * 3));
       _mm_storeu_si128(reinterpret_cast<__m128i*>(row.data() + x * 3),
                        _mm_shuffle_epi8(five, order));
     }
+#endif
     for (; x < image.width; ++x)
       std::memcpy(row.data() + x * 3, line + (image.width - 1 - x) * 3, 3);
     std::memcpy(line, row.data(), size_t(image.width * 3));

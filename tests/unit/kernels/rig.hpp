@@ -136,10 +136,7 @@ inline std::vector<bool> bf16_ways() {
 template <class F>
 void for_each_table(const F& body) {
   if (on_cuda()) return body();
-  std::vector<const kernels::VectorTable*> tables{&kernels::kAvx2Table};
-  if (kernels::cpu_has_avx512()) tables.push_back(&kernels::kAvx512Table);
-  if (kernels::cpu_has_avx512_bf16()) tables.push_back(&kernels::kAvx512Bf16Table);
-  for (const auto* table : tables) {
+  for (const auto* table : kernels::vector_tables()) {
     SCOPED_TRACE(table->name);
     kernels::seams::force_vector_table(table);
     body();

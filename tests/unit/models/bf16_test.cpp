@@ -49,13 +49,10 @@ TEST(Bf16, EveryCpuRoundsTheSameValues) {
   using kernels::VectorTable;
   const Gradients exact = pass(device::DType::f32);
   std::map<std::string, Gradients> ways;
-  std::vector<const VectorTable*> tables{&kernels::kAvx2Table};
-  if (kernels::cpu_has_avx512()) tables.push_back(&kernels::kAvx512Table);
-  if (kernels::cpu_has_avx512_bf16()) tables.push_back(&kernels::kAvx512Bf16Table);
   for (bool emulated : {true, false}) {
     kernels::seams::force_bf16_emulation(emulated);
     if (!emulated && !kernels::bf16_is_native()) continue;
-    for (const VectorTable* table : tables) {
+    for (const VectorTable* table : kernels::vector_tables()) {
       kernels::seams::force_vector_table(table);
       ways[fmt::format("{}, {}", emulated ? "emulated" : "native", table->name)] =
           pass(device::DType::bf16);
