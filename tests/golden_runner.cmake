@@ -47,7 +47,7 @@ function(golden_test name ranks)
   if(NOT bf16 IN_LIST ARGN)
     list(APPEND cases ${golden_cases})
   endif()
-  add_test(NAME ${name} COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} $<TARGET_FILE:golden> ${ARGN} ${cases})
+  add_test(NAME ${name} COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} ${MPIEXEC_PREFLAGS} $<TARGET_FILE:golden> ${ARGN} ${cases})
   set_tests_properties(${name} PROPERTIES LABELS mpi PROCESSORS ${ranks} ENVIRONMENT "${TRAINER_MPI_ENVIRONMENT}")
 endfunction()
 
@@ -69,7 +69,7 @@ foreach(name basic bottleneck groups)
   list(APPEND golden_trunks ${CMAKE_CURRENT_LIST_DIR}/golden/ssl/resnet_${name}.h5)
 endforeach()
 function(golden_trunk_test name ranks)
-  add_test(NAME golden_trunk_${name} COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} $<TARGET_FILE:golden> ${ARGN}
+  add_test(NAME golden_trunk_${name} COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} ${MPIEXEC_PREFLAGS} $<TARGET_FILE:golden> ${ARGN}
                                              ${golden_trunks})
   set_tests_properties(golden_trunk_${name} PROPERTIES LABELS mpi PROCESSORS ${ranks} ENVIRONMENT "${TRAINER_MPI_ENVIRONMENT}")
 endfunction()
@@ -77,13 +77,13 @@ golden_trunk_test(mpi1_bf16 1 --compute bf16 ${golden_ssl_training})
 golden_trunk_test(mpi2_mesh 2 --mesh 2x1 --level mesh --recompute block --strategy zero1)
 golden_trunk_test(mpi3 3)
 golden_trunk_test(mpi4 4 --mesh 2x2)
-add_test(NAME golden_transforms COMMAND $<TARGET_FILE:golden> ${CMAKE_CURRENT_LIST_DIR}/golden/ssl/transforms.h5)
+add_test(NAME golden_transforms COMMAND golden ${CMAKE_CURRENT_LIST_DIR}/golden/ssl/transforms.h5)
 set_tests_properties(golden_transforms PROPERTIES LABELS mpi ENVIRONMENT "${TRAINER_MPI_ENVIRONMENT}")
 
 # The emulated GPU runs the cases that take it seconds only.
 function(golden_on_emulator_test ranks name)
   add_test(NAME golden_on_emulator_mpi${ranks}${name}
-           COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} $<TARGET_FILE:golden_on_emulator> --device cuda ${ARGN})
+           COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} ${MPIEXEC_PREFLAGS} $<TARGET_FILE:golden_on_emulator> --device cuda ${ARGN})
   set_tests_properties(golden_on_emulator_mpi${ranks}${name} PROPERTIES LABELS "mpi;cuda" PROCESSORS ${ranks}
                        ENVIRONMENT "${TRAINER_MPI_ENVIRONMENT}")
 endfunction()
@@ -101,7 +101,7 @@ golden_on_emulator_test(1 _trunk ${golden_trunks})
 
 foreach(ranks 1 2 3 4)
   add_test(NAME golden_ssl_training_mpi${ranks}
-           COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} $<TARGET_FILE:golden> ${golden_ssl_training})
+           COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} ${MPIEXEC_PREFLAGS} $<TARGET_FILE:golden> ${golden_ssl_training})
   set_tests_properties(golden_ssl_training_mpi${ranks} PROPERTIES LABELS mpi PROCESSORS ${ranks}
                        ENVIRONMENT "${TRAINER_MPI_ENVIRONMENT}")
 endforeach()

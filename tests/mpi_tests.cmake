@@ -29,7 +29,7 @@ endfunction()
 # mpi_test(NAME RANKS [arguments]): test NAME_mpiRANKS
 function(mpi_test name ranks)
   if(TARGET ${name})
-    add_test(NAME ${name}_mpi${ranks} COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} $<TARGET_FILE:${name}> ${ARGN})
+    add_test(NAME ${name}_mpi${ranks} COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} ${MPIEXEC_PREFLAGS} $<TARGET_FILE:${name}> ${ARGN})
     set_tests_properties(${name}_mpi${ranks} PROPERTIES LABELS mpi PROCESSORS ${ranks}
                          ENVIRONMENT "${TRAINER_MPI_ENVIRONMENT}")
   endif()
@@ -89,7 +89,7 @@ set(saved ${CMAKE_CURRENT_BINARY_DIR}/continue)
 foreach(ranks 1 2 3 4)
   mpi_test(continue_test ${ranks} save ${saved})
   add_test(NAME continue_load_mpi${ranks}
-           COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} $<TARGET_FILE:continue_test> load ${saved})
+           COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} ${MPIEXEC_PREFLAGS} $<TARGET_FILE:continue_test> load ${saved})
   set_tests_properties(continue_load_mpi${ranks} PROPERTIES LABELS mpi PROCESSORS ${ranks}
                        ENVIRONMENT "${TRAINER_MPI_ENVIRONMENT}" FIXTURES_REQUIRED continue)
   set_tests_properties(continue_test_mpi${ranks} PROPERTIES FIXTURES_SETUP continue)
