@@ -47,7 +47,8 @@ function(golden_test name ranks)
   if(NOT bf16 IN_LIST ARGN)
     list(APPEND cases ${golden_cases})
   endif()
-  add_test(NAME ${name} COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} ${MPIEXEC_PREFLAGS} $<TARGET_FILE:golden> ${ARGN} ${cases})
+  add_test(NAME ${name}
+           COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} ${MPIEXEC_PREFLAGS} $<TARGET_FILE:golden> ${ARGN} ${cases})
   set_tests_properties(${name} PROPERTIES LABELS mpi PROCESSORS ${ranks} ENVIRONMENT "${TRAINER_MPI_ENVIRONMENT}")
 endfunction()
 
@@ -69,7 +70,8 @@ foreach(name basic bottleneck groups)
   list(APPEND golden_trunks ${CMAKE_CURRENT_LIST_DIR}/golden/ssl/resnet_${name}.h5)
 endforeach()
 function(golden_trunk_test name ranks)
-  add_test(NAME golden_trunk_${name} COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} ${MPIEXEC_PREFLAGS} $<TARGET_FILE:golden> ${ARGN}
+  add_test(NAME golden_trunk_${name}
+           COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} ${MPIEXEC_PREFLAGS} $<TARGET_FILE:golden> ${ARGN}
                                              ${golden_trunks})
   set_tests_properties(golden_trunk_${name} PROPERTIES LABELS mpi PROCESSORS ${ranks} ENVIRONMENT "${TRAINER_MPI_ENVIRONMENT}")
 endfunction()
@@ -83,7 +85,8 @@ set_tests_properties(golden_transforms PROPERTIES LABELS mpi ENVIRONMENT "${TRAI
 # The emulated GPU runs the cases that take it seconds only.
 function(golden_on_emulator_test ranks name)
   add_test(NAME golden_on_emulator_mpi${ranks}${name}
-           COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} ${MPIEXEC_PREFLAGS} $<TARGET_FILE:golden_on_emulator> --device cuda ${ARGN})
+           COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} ${MPIEXEC_PREFLAGS}
+                   $<TARGET_FILE:golden_on_emulator> --device cuda ${ARGN})
   set_tests_properties(golden_on_emulator_mpi${ranks}${name} PROPERTIES LABELS "mpi;cuda" PROCESSORS ${ranks}
                        ENVIRONMENT "${TRAINER_MPI_ENVIRONMENT}")
 endfunction()

@@ -29,7 +29,8 @@ endfunction()
 # mpi_test(NAME RANKS [arguments]): test NAME_mpiRANKS
 function(mpi_test name ranks)
   if(TARGET ${name})
-    add_test(NAME ${name}_mpi${ranks} COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} ${MPIEXEC_PREFLAGS} $<TARGET_FILE:${name}> ${ARGN})
+    add_test(NAME ${name}_mpi${ranks}
+             COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} ${MPIEXEC_PREFLAGS} $<TARGET_FILE:${name}> ${ARGN})
     set_tests_properties(${name}_mpi${ranks} PROPERTIES LABELS mpi PROCESSORS ${ranks}
                          ENVIRONMENT "${TRAINER_MPI_ENVIRONMENT}")
   endif()
