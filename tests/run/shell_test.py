@@ -64,7 +64,8 @@ class Jobs(unittest.TestCase):
 
     @unittest.skipIf(place.no_processes(), place.no_processes())
     def test_a_request_while_mpirun_starts_is_passed_on(self):
-        """A USR1 between the start of mpirun and the assignment of its process id is not lost."""
+        """A USR1 between the start of mpirun and the assignment of its process id is not lost. It may end mpirun before that
+        is ready for it."""
         with open(f"{SOURCE}/jobs/common.sh", encoding="utf-8") as f:
             text = f.read()
         start = "& run=$!\n"
@@ -76,7 +77,7 @@ run_trainer; echo "rc=$rc asked=$asked"
 """
         job = self.start(script)
         try:
-            self.assertEqual(job.communicate(timeout=GUARD)[0], "rc=75 asked=1\n")
+            self.assertRegex(job.communicate(timeout=GUARD)[0], r"^(asked to stop while starting\n)?rc=75 asked=1\n$")
         finally:
             self.end(job)
 
