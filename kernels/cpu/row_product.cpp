@@ -49,7 +49,7 @@ void run_cpu(const RowProduct& a, Queue& queue) {
   const float* rows = nullptr;
   if (a.a.type == DType::f32) {
     rows = a.a.f32();
-  } else if (&vector_table() != &kAvx512Bf16Table) {  // the others multiply floats
+  } else if (!vector_table().pairs) {  // the loops multiply floats
     float* wide = static_cast<float*>(queue.scratch(size_t(a.a.count) * sizeof(float)));
     vector_table().from_bf16(wide, a.a.bf16(), a.a.count);
     rows = wide;
