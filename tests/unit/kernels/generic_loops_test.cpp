@@ -187,7 +187,7 @@ TYPED_TEST(GenericLoops, Attention) {
 
 TYPED_TEST(GenericLoops, BatchNorm) {
   using T = TypeParam;
-  for (int64_t n : kCounts) {
+  for (int64_t n : {16, 48, 1008}) {  // rows are whole vectors
     const auto x = numbers<T>(3 * n, 1), dy = numbers<T>(3 * n, 2), y_before = numbers<T>(3 * n, 3);
     const auto factor = numbers<float>(n, 4), shift = numbers<float>(n, 5);
     for (const bool relu : {false, true}) {
