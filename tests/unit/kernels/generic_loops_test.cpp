@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The vector loops in plain C++, which other processors run, give the bits of the loops for AVX2.
-// Where a product meets two sums, the compiler chooses what it fuses; there the results are nearly
-// equal.
+// Compares the vector loops in plain C++, which other processors run, with those for AVX2. Loops
+// that name each fused operation must give the same bits. In other formulas the compiler chooses
+// what it fuses, so their results may differ by rounding.
 #ifdef __x86_64__
 
 #include <gtest/gtest.h>
@@ -112,6 +112,19 @@ TYPED_TEST(GenericLoops, Rows) {
                                       .x = x.data(),
                                       .scale = scale.data(),
                                       .bias = scale.data(),
+                                      .rows = 4,
+                                      .columns = n,
+                                      .eps = 1e-6f});
+    });
+    expect_equal<float>("mean", 4, [&](const VectorTable& t, float* mean) {
+      std::vector<T> y(size_t(4 * n), T{});
+      std::vector<float> rstd(4);
+      loops<T>(t).layer_norm_forward({.y = y.data(),
+                                      .mean = mean,
+                                      .rstd = rstd.data(),
+                                      .x = x.data(),
+                                      .scale = scale.data(),
+                                      .bias = nullptr,
                                       .rows = 4,
                                       .columns = n,
                                       .eps = 1e-6f});
@@ -308,6 +321,14 @@ TEST(GenericLoops, LoopsOfFloats) {
                                                 .add_dx = false});
                        });
   }
+}
+
+TEST(GenericLoops, TiesOfBf16) {
+  std::vector<float> x;  // halfway between two neighbours in bf16
+  for (uint32_t i = 0; i < 16; ++i)
+    x.push_back(__builtin_bit_cast(float, (0x3F80u + i) << 16 | 0x8000u));
+  expect_equal<uint16_t>("ties", 16,
+                         [&](const VectorTable& t, uint16_t* y) { t.to_bf16(y, x.data(), 16); });
 }
 
 TEST(GenericLoops, TilesOfConvolutions) {
