@@ -143,7 +143,11 @@ make_tmpdir() {
 remove_tmpdir() {
   [ -n "$made_tmpdir" ] || return 0
   if [ -n "$tmpdir_before" ]; then TMPDIR=$tmpdir_before; else unset TMPDIR; fi
-  on_each_node "$@" -- rm -rf -- "$made_tmpdir"
+  # A process that has not ended yet may still write there. A signal to the whole job must not end rm.
+  # shellcheck disable=SC2016  # the inner shell's $1
+  (trap '' TERM USR1 HUP
+    on_each_node "$@" -- sh -c 'for try in 1 2 3 4 5; do rm -rf -- "$1" 2>/dev/null; [ -e "$1" ] || exit 0; sleep 1; done; rm -rf -- "$1"' \
+      sh "$made_tmpdir") || echo "warning: $made_tmpdir could not be removed on every node" >&2
 }
 
 # Prints the system, programs, libraries, limits and variables of this job, for users who must
@@ -166,6 +170,29 @@ describe_environment() {
   echo "---"
 }
 
+# end_if_stuck PROCESS: prints "stuck" and kills a launcher that is still there stuck_s seconds after its
+# last child. Open MPI 4's mpirun may hang at its own end when a rank dies while it connects (openpmix issue 1233).
+# A launcher that never had a child on this node is left alone.
+stuck_s=120
+end_if_stuck() {
+  local pause=0.5 had='' since=$SECONDS nap states
+  trap - TERM QUIT
+  trap '' USR1 HUP
+  exec {nap}<> <(:)  # never has data, so that `read` is a sleep without a process
+  while kill -0 "$1" 2>/dev/null; do
+    states=$(ps -o stat= --ppid "$1")
+    if [ -n "$states" ]; then had=1; fi
+    if [ -z "$had" ] || grep -q '^[^Z]' <<< "$states"; then since=$SECONDS; fi
+    if [ $((SECONDS - since)) -ge "$stuck_s" ]; then
+      echo stuck
+      kill -KILL "$1"
+      return
+    fi
+    [ "$SECONDS" -lt 60 ] || pause=5  # ranks that die at once must be seen, too
+    read -r -t "$pause" -u "$nap"
+  done
+}
+
 # run_trainer WORD...: runs the launcher with these words and sets rc to its exit code. mpirun runs in the
 # background, because bash delays signals until a foreground command ends.
 run_trainer() {
@@ -175,13 +202,24 @@ run_trainer() {
     return
   fi
   # mpirun's stderr goes through a filter, which ignores the signals that end the other processes.
-  local err filter
+  local err filter told guard='' out=1 marks='' marking=''
   exec {err}> >(trap '' TERM INT HUP USR1 QUIT; exec sed -u "$ORDERLY" >&2)
   filter=$!
-  "${launcher[@]}" "$@" 2>&"$err" {err}>&- & run=$!
+  # The mpiexec of MPICH 4.2 may return 0 without a word when a rank is killed. So it is noted whether a run that
+  # has begun says that it is done.
+  if [ "$launcher_kind" = hydra ] && marks=$(mktemp -d); then
+    exec {out}> >(trap '' TERM INT HUP USR1 QUIT; exec sed -u -e "/^start  *step=/w $marks/begun" -e "/^done  /w $marks/done")
+    marking=$!
+  fi
+  "${launcher[@]}" "$@" >&"$out" 2>&"$err" {err}>&- & run=$!
   # The warning may have come after mpirun's start and before run was set.
   if [ -n "$asked" ]; then pass_on; fi
+  if [ "$launcher_kind" = openmpi ]; then
+    exec {told}< <(end_if_stuck "$run" </dev/null 2>/dev/null {err}>&-)
+    guard=$!
+  fi
   exec {err}>&-
+  if [ -n "$marking" ]; then exec {out}>&-; fi
   # A signal ends `wait` early with 128 + its number. Wait again while mpirun lives, and once more
   # for its exit code.
   while :; do
@@ -192,9 +230,24 @@ run_trainer() {
   done
   run=''
   if [ -n "$asking" ]; then kill "$asking" 2>/dev/null; fi
+  if [ -n "$guard" ]; then
+    kill "$guard" 2>/dev/null
+    if read -r -u "$told"; then
+      echo "${launcher[0]} did not end within $stuck_s s after its ranks, and was killed" >&2
+      if [ -n "$asked" ]; then rc=75; fi  # the ranks ended because they were asked to
+    fi
+    exec {told}<&-
+  fi
   # Wait for mpirun's last lines, but not forever: a helper process that survives may keep the
-  # filter open.
-  for _ in {1..30}; do kill -0 "$filter" 2>/dev/null || break; sleep 0.1; done
+  # filters open.
+  for _ in {1..30}; do kill -0 "$filter" 2>/dev/null || { [ -n "$marking" ] && kill -0 "$marking" 2>/dev/null; } || break; sleep 0.1; done
+  if [ -n "$marking" ]; then
+    if [ "$rc" = 0 ] && [ -s "$marks/begun" ] && [ ! -s "$marks/done" ]; then
+      echo "${launcher[0]} returned 0, but the run did not say that it is done: a rank was killed" >&2
+      rc=137
+    fi
+    rm -rf -- "$marks"
+  fi
   # The warning itself killed a trainer that had no handler yet. Nothing is lost.
   if [ -n "$asked" ] && died_of_request "$rc"; then
     echo "asked to stop while starting"

@@ -2,7 +2,7 @@
 // Activations of heads (ssl.md 2): ReLU, and GELU with the error function.
 #pragma once
 
-#include "kernels/dispatch.hpp"
+#include "kernels/check_views.hpp"
 
 namespace kernels {
 
@@ -21,5 +21,24 @@ struct ActivationBackward {
   View dx, dy, x;  // same count and type, f32, bf16 or f16; dx may be dy
   Activation kind = Activation::relu;
 };
+
+inline void check(const ActivationForward& a) {
+  need_activation(a.op, "x", a.x, {a.x.count});
+  need_view(a.op, "y", a.y, a.x.type, {a.x.count});
+}
+
+inline Cost cost(const ActivationForward& a) {
+  return {(a.kind == Activation::relu ? 1 : 10) * a.x.count, 2 * a.x.bytes()};
+}
+
+inline void check(const ActivationBackward& a) {
+  need_activation(a.op, "x", a.x, {a.x.count});
+  need_view(a.op, "dy", a.dy, a.x.type, {a.x.count});
+  need_view(a.op, "dx", a.dx, a.x.type, {a.x.count});
+}
+
+inline Cost cost(const ActivationBackward& a) {
+  return {(a.kind == Activation::relu ? 1 : 15) * a.x.count, 3 * a.x.bytes()};
+}
 
 }  // namespace kernels

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "base/random.hpp"
-#include "kernels/dispatch.hpp"
+#include "kernels/check_views.hpp"
 
 namespace kernels {
 
@@ -15,5 +15,13 @@ struct AddNoise {
   int64_t begin = 0;
   float std = 0;
 };
+
+inline void check(const AddNoise& a) {
+  need_view(a.op, "y", a.y, DType::f32, {a.y.count});
+  need_view(a.op, "x", a.x, DType::f32, {a.y.count});
+  need_size(a.op, "begin", a.begin);
+}
+
+inline Cost cost(const AddNoise& a) { return {2 * a.y.count, 8 * a.y.count}; }
 
 }  // namespace kernels

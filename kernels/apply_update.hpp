@@ -31,7 +31,6 @@ struct Clip {
     return {decided.f32()[0], decided.f32()[1], decided.f32()[2] != 0};
   }
 };
-void check(const Clip&);
 
 // Changes the clipped gradient before the optimizer's rule reads it: by weight decay within the
 // gradient, and by a ratio of norms that scales both.
@@ -62,12 +61,31 @@ struct Update {
 
   int64_t count() const { return weights.count; }
 };
-void check(const Update&);
 
 struct ApplyUpdate {  // d = g: plain gradient descent
   static constexpr Op op = Op::apply_update;
   Update update;
 };
 size_t cuda_scratch(const ApplyUpdate&);
+
+inline void check(const Clip& a) {
+  CHECK(a.decided.none() || (a.decided.type == DType::f32 && a.decided.count == 3),
+        "a clip decision must be three f32");
+}
+
+inline void check(const Update& a) {
+  check(a.clip);
+  CHECK(a.weights.type == DType::f32 && a.gradient.type == DType::f32,
+        "weights and gradients must be f32");
+  CHECK(a.weights.count == a.gradient.count, "{} weights have {} gradients", a.weights.count,
+        a.gradient.count);
+  CHECK(a.sums.type == DType::f64 && a.sums.count == 2);
+  CHECK(a.inner.trust.none() || (a.inner.trust.type == DType::f32 && a.inner.trust.count == 2),
+        "a trust ratio must be two f32");
+}
+
+inline void check(const ApplyUpdate& a) { check(a.update); }
+
+inline Cost cost(const ApplyUpdate& a) { return {3 * a.update.count(), 12 * a.update.count()}; }
 
 }  // namespace kernels

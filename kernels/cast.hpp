@@ -4,7 +4,7 @@
 // GPUs use binary16.
 #pragma once
 
-#include "kernels/dispatch.hpp"
+#include "kernels/check_views.hpp"
 
 namespace kernels {
 
@@ -12,5 +12,15 @@ struct Cast {
   static constexpr Op op = Op::cast;
   View y, x;  // same count; f32 to bf16 or f16, or back
 };
+
+inline void check(const Cast& a) {
+  const bool narrows = a.y.type != DType::f32;
+  const View& narrow = narrows ? a.y : a.x;
+  need_view(a.op, narrows ? "x" : "y", narrows ? a.x : a.y, DType::f32, {a.x.count});
+  need_view(a.op, narrows ? "y" : "x", narrow, narrow.type == DType::f16 ? DType::f16 : DType::bf16,
+            {a.x.count});
+}
+
+inline Cost cost(const Cast& a) { return {0, 6 * a.x.count}; }
 
 }  // namespace kernels

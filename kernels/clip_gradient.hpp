@@ -4,6 +4,7 @@
 #pragma once
 
 #include "kernels/apply_update.hpp"
+#include "kernels/check_views.hpp"
 
 namespace kernels {
 
@@ -33,6 +34,21 @@ constexpr double size_of_gradient(double norm, const double* largest, int64_t co
   double size = 0;
   for (int64_t i = 0; i < count; ++i) size = largest[i] > size ? largest[i] : size;
   return size;
+}
+
+inline void check(const ClipGradient& a) {
+  need_view(a.op, "decision", a.decision, DType::f32, {3});
+  need_view(a.op, "norm", a.norm, DType::f64, {1});
+  need_view(a.op, "squares", a.squares, DType::f64, {a.squares.count});
+  need_view(a.op, "places", a.places, DType::i32, {a.places.count});
+  allow_view(a.op, "must_be_finite", a.must_be_finite, DType::f64, {a.must_be_finite.count});
+  allow_view(a.op, "found", a.found, DType::f64, {a.places.count});
+  allow_view(a.op, "largest", a.largest, DType::f64, {a.largest.count});
+}
+
+inline Cost cost(const ClipGradient& a) {
+  return {a.places.count,
+          12 * a.places.count + a.must_be_finite.bytes() + a.found.bytes() + a.largest.bytes()};
 }
 
 }  // namespace kernels

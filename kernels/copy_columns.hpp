@@ -3,7 +3,7 @@
 // whose weights are tensors of their own.
 #pragma once
 
-#include "kernels/dispatch.hpp"
+#include "kernels/check_views.hpp"
 
 namespace kernels {
 
@@ -20,5 +20,20 @@ struct CopyColumns {
   int64_t leading_of_y() const { return ldy ? ldy : columns; }
   int64_t leading_of_x() const { return ldx ? ldx : columns; }
 };
+
+inline void check(const CopyColumns& a) {
+  need_size(a.op, "rows", a.rows);
+  need_size(a.op, "columns", a.columns);
+  const bool narrow = a.x.type == DType::bf16 || a.x.type == DType::f16;
+  const DType type = narrow && a.write == Write::overwrite ? a.x.type : DType::f32;
+  need_matrix(a.op, "y", a.y, type, a.rows, a.columns, a.leading_of_y());
+  need_matrix(a.op, "x", a.x, type, a.rows, a.columns, a.leading_of_x());
+}
+
+inline Cost cost(const CopyColumns& a) {
+  const bool adds = a.write == Write::accumulate;
+  const int64_t count = a.rows * a.columns;
+  return {adds ? count : 0, (adds ? 3 : 2) * count * device::size_of(a.x.type)};
+}
 
 }  // namespace kernels

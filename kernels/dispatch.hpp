@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ops, and how they run. One op is one stem: layer_norm.hpp and .cpp are its contract (a plain
-// struct of arguments with shapes in comments, check, cost). cpu/layer_norm.cpp and
-// cuda/layer_norm.cu implement it. Ops know views and queues, but no model, rank or configuration.
+// Ops, and how they run. One op is one stem: layer_norm.hpp is its contract (a plain struct of
+// arguments with shapes in comments, check, cost). cpu/layer_norm.cpp and cuda/layer_norm.cu
+// implement it. Ops know views and queues, but no model, rank or configuration.
 //
 // An op named x has
 //   a line in ops.def,
-//   x.hpp with the struct of its arguments, and x.cpp with check and cost,
+//   x.hpp with the struct of its arguments, check and cost,
 //   cpu/x.cpp with run_cpu, and cuda/x.cu with run_cuda,
 //   a case in tests/unit/kernels, which runs on both back ends (a coverage test reads ops.def).
 // For an op that a step runs for every tensor, one run_cuda serves many tensors (run_all, OpList).
@@ -53,10 +53,10 @@ enum class Write { overwrite, accumulate };
 
 // Each op of ops.def has these functions; its header defines the struct of its arguments. `check`
 // refuses wrong shapes for all back ends, `cost` counts the work.
-#define OP_CONTRACT(Args)       \
-  struct Args;                  \
-  void check(const Args& args); \
-  Cost cost(const Args& args);  \
+#define OP_CONTRACT(Args)              \
+  struct Args;                         \
+  inline void check(const Args& args); \
+  inline Cost cost(const Args& args);  \
   void run_cpu(const Args& args, Queue& queue);
 #define OP(name, Args, group) \
   OP_CONTRACT(Args)           \
@@ -74,8 +74,8 @@ concept RunsTogether = requires(std::span<const Args> all, Queue& queue) {
   run_cuda(all, queue);
 };
 
-// Puts an op into a GPU's queue with `put`. Messages know its name. A timer of the queue measures
-// it, and then `cost` returns its work.
+// Puts an op into a GPU's queue with `put`. Error messages name the op. If the queue has a timer,
+// it measures the op, and `cost` returns the op's work.
 template <class CostOf, class Put>
 void put_into(Queue& queue, Op op, const CostOf& cost, const Put& put) {
   queue.set_op(name_of(op));
@@ -136,7 +136,7 @@ void for_shared_scratch(std::span<const Args> all, const F& f) {
 }
 
 // Runs ops that are independent: none reads or writes the results of another. On GPUs one launch
-// serves many tensors. Bits and counts are those of calling `run` for each op.
+// serves many tensors. Bits and counts are the same as from calling `run` for each op.
 template <RunsTogether Args>
 void run_all(std::span<const Args> all, Queue& queue) {
   if (all.empty()) return;

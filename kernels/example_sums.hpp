@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums over the examples of a pass of numbers that each example has: its loss and parts of it.
+// Sums of each example's numbers (its loss and parts of the loss) over the examples of a pass.
 #pragma once
 
-#include "kernels/dispatch.hpp"
+#include "kernels/check_views.hpp"
 
 namespace kernels {
 
@@ -13,5 +13,19 @@ struct ExampleSums {
   View values;  // f32 [columns, batch]
   int64_t batch = 0, columns = 0, slices = 1;
 };
+
+inline void check(const ExampleSums& a) {
+  need_size(a.op, "batch", a.batch);
+  need_size(a.op, "columns", a.columns, 1);
+  need_size(a.op, "slices", a.slices, 1);
+  CHECK(a.batch % a.slices == 0, "{}: {} examples cannot be divided into {} slices", name_of(a.op),
+        a.batch, a.slices);
+  need_view(a.op, "sums", a.sums, DType::f64, {a.slices, a.columns});
+  need_view(a.op, "values", a.values, DType::f32, {a.columns, a.batch});
+}
+
+inline Cost cost(const ExampleSums& a) {
+  return {a.values.count, a.values.bytes() + a.sums.bytes()};
+}
 
 }  // namespace kernels

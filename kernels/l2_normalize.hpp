@@ -3,7 +3,7 @@
 // norm of ssl.md 2).
 #pragma once
 
-#include "kernels/dispatch.hpp"
+#include "kernels/check_views.hpp"
 
 namespace kernels {
 
@@ -34,5 +34,38 @@ struct L2NormalizeBackward {
   Write write = Write::overwrite;  // of dx, which may be absent
   Write row_scale_write = Write::overwrite;
 };
+
+inline void check(const L2NormalizeForward& a) {
+  need_size(a.op, "rows", a.rows);
+  need_size(a.op, "width", a.width, 1);
+  need_view(a.op, "y", a.y, DType::f32, {a.rows, a.width});
+  need_view(a.op, "x", a.x, DType::f32, {a.rows, a.width});
+  allow_view(a.op, "inverse", a.inverse, DType::f32, {a.rows});
+  allow_view(a.op, "row_scale", a.row_scale, DType::f32, {a.rows});
+}
+
+inline Cost cost(const L2NormalizeForward& a) {
+  const int64_t n = a.rows * a.width;
+  return {3 * n, 4 * (2 * n + a.rows)};
+}
+
+inline void check(const L2NormalizeBackward& a) {
+  need_size(a.op, "rows", a.rows);
+  need_size(a.op, "width", a.width, 1);
+  allow_view(a.op, "dx", a.dx, DType::f32, {a.rows, a.width});
+  need_view(a.op, "dy", a.dy, DType::f32, {a.rows, a.width});
+  need_view(a.op, "x", a.x, DType::f32, {a.rows, a.width});
+  need_view(a.op, "inverse", a.inverse, DType::f32, {a.rows});
+  allow_view(a.op, "row_scale", a.row_scale, DType::f32, {a.rows});
+  allow_view(a.op, "drow_scale", a.drow_scale, DType::f32, {a.rows});
+  CHECK(a.drow_scale.none() || !a.row_scale.none(), "{}: drow_scale needs row_scale",
+        name_of(a.op));
+}
+
+inline Cost cost(const L2NormalizeBackward& a) {
+  const int64_t n = a.rows * a.width;
+  const int64_t dx = a.dx.none() ? 0 : a.write == Write::accumulate ? 2 * n : n;
+  return {6 * n, 4 * (2 * n + dx + 3 * a.rows)};
+}
 
 }  // namespace kernels

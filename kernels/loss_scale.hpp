@@ -7,6 +7,7 @@
 
 #include <cmath>
 
+#include "kernels/check_views.hpp"
 #include "kernels/clip_gradient.hpp"
 
 namespace kernels {
@@ -75,5 +76,14 @@ constexpr void step_loss_scale(const LossScaleNumbers& a) {
     state[1] = 0;
   }
 }
+
+inline void check(const LossScale& a) {
+  need_view(a.op, "decision", a.decision, DType::f32, {3});
+  need_view(a.op, "norm", a.norm, DType::f64, {1});
+  need_view(a.op, "state", a.state, DType::f32, {3});
+  allow_view(a.op, "largest", a.largest, DType::f64, {a.largest.count});
+}
+
+inline Cost cost(const LossScale&) { return {8, 32}; }
 
 }  // namespace kernels

@@ -3,7 +3,7 @@
 // these sums. Column `loss` is finite only if the losses of all examples are.
 #pragma once
 
-#include "kernels/dispatch.hpp"
+#include "kernels/check_views.hpp"
 
 namespace kernels {
 
@@ -60,6 +60,23 @@ constexpr void add_example(double* sums, const ExampleLoss& e, bool second) {
   sums[second ? C::examples_second : C::examples_first] += 1;
   sums[C::rows] += e.rows;
   sums[C::row_loss] += e.nll;
+}
+
+inline void check(const LossSums& a) {
+  need_size(a.op, "batch", a.batch);
+  need_size(a.op, "length", a.length, 1);
+  need_size(a.op, "slices", a.slices, 1);
+  CHECK(a.batch % a.slices == 0, "{}: {} examples cannot be divided into {} slices", name_of(a.op),
+        a.batch, a.slices);
+  need_view(a.op, "sums", a.sums, DType::f64, {a.slices, LossColumns::count});
+  need_view(a.op, "loss", a.loss, DType::f32, {a.loss.count});
+  need_view(a.op, "first", a.first, DType::i32, {a.batch});
+  need_view(a.op, "weights", a.weights, DType::f32, {a.batch, a.length});
+  allow_view(a.op, "flags", a.flags, DType::u8, {a.batch});
+}
+
+inline Cost cost(const LossSums& a) {
+  return {3 * a.weights.count, a.loss.bytes() + a.weights.bytes()};
 }
 
 }  // namespace kernels

@@ -2,7 +2,7 @@
 // The largest absolute value of a tensor, for clipping by the infinity norm.
 #pragma once
 
-#include "kernels/dispatch.hpp"
+#include "kernels/check_views.hpp"
 
 namespace kernels {
 
@@ -11,5 +11,12 @@ struct MaxAbs {  // largest = max of |x[i]|, 0 without elements; a NaN counts as
   View largest;  // f64 [1]
   View x;        // f32
 };
+
+inline void check(const MaxAbs& a) {
+  need_view(a.op, "largest", a.largest, DType::f64, {1});
+  need_view(a.op, "x", a.x, DType::f32, {a.x.count});
+}
+
+inline Cost cost(const MaxAbs& a) { return {a.x.count, a.x.bytes()}; }
 
 }  // namespace kernels

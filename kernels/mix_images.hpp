@@ -3,13 +3,14 @@
 // one of the batch, or gets a box of it.
 #pragma once
 
+#include "kernels/check_views.hpp"
 #include "kernels/patchify.hpp"
 
 namespace kernels {
 
 // The example of its group that an example is mixed with (mix_partner).
 enum class MixPartner {
-  previous,  // the one before it; that of the first one is the last one
+  previous,  // the one before it; for the first one, the last one
   mirrored,  // the one at the same distance from the group's other end
 };
 
@@ -36,6 +37,25 @@ constexpr int64_t mix_partner(int64_t example, int64_t group,
   const int64_t place = example % group;
   if (partner == MixPartner::mirrored) return example + group - 1 - 2 * place;
   return place ? example - 1 : example + group - 1;
+}
+
+inline void check(const MixImages& a) {
+  need_size(a.op, "batch", a.batch);
+  need_size(a.op, "count", a.count, 1);
+  need_size(a.op, "group", a.group, 1);
+  CHECK(a.batch % a.group == 0, "{}: {} examples in groups of {}", name_of(a.op), a.batch, a.group);
+  need_view(a.op, "y", a.y, DType::f32, {a.batch, a.count});
+  need_view(a.op, "x", a.x, a.x.type == DType::u8 ? DType::u8 : DType::f32, {a.batch, a.count});
+  need_view(a.op, "shares", a.shares, DType::f32, {a.batch});
+  allow_view(a.op, "boxes", a.boxes, DType::i32, {a.batch, 4});
+  CHECK(
+      a.boxes.none() || (a.row_values > 0 && a.row_values % 3 == 0 && a.count % a.row_values == 0),
+      "{}: rows of {} values do not cut an image of {}", name_of(a.op), a.row_values, a.count);
+  CHECK(a.range.valid(), "{}: the range of bytes has no width", name_of(a.op));
+}
+
+inline Cost cost(const MixImages& a) {
+  return {3 * a.y.count, a.y.bytes() + 2 * a.x.bytes() + a.shares.bytes() + a.boxes.bytes()};
 }
 
 }  // namespace kernels

@@ -19,4 +19,15 @@ struct MomentumUpdate {
 };
 size_t cuda_scratch(const MomentumUpdate&);
 
+inline void check(const MomentumUpdate& a) {
+  check(a.update);
+  CHECK(a.trace.type == DType::f32 || a.trace.type == DType::bf16,
+        "momentum_update: trace holds {}, must be f32 or bf16", name_of(a.trace.type));
+  CHECK(a.trace.count == a.update.count());
+}
+
+inline Cost cost(const MomentumUpdate& a) {
+  return {5 * a.update.count(), 12 * a.update.count() + 2 * a.trace.bytes()};
+}
+
 }  // namespace kernels

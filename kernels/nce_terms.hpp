@@ -2,7 +2,7 @@
 // Noise-contrastive estimation of rows whose column 0 is the positive one (ssl.md 3.7).
 #pragma once
 
-#include "kernels/dispatch.hpp"
+#include "kernels/check_views.hpp"
 
 namespace kernels {
 
@@ -12,7 +12,6 @@ struct NceTotals {  // total = sum of exp(logits)
   View logits;  // f32 [rows, columns]
   int64_t rows = 0, columns = 0;
 };
-size_t cuda_scratch(const NceTotals&);
 
 // A constant below 0 becomes total / count * samples; any other one stays.
 struct NceConstant {
@@ -42,5 +41,33 @@ struct NceTerms {
   float factor = 1, scale = 1;
   Write loss_write = Write::overwrite;
 };
+
+inline void check(const NceTotals& a) {
+  need_size(a.op, "rows", a.rows);
+  need_size(a.op, "columns", a.columns, 1);
+  need_view(a.op, "total", a.total, DType::f64, {1});
+  need_view(a.op, "logits", a.logits, DType::f32, {a.rows, a.columns});
+}
+inline Cost cost(const NceTotals& a) { return {2 * a.logits.count, a.logits.bytes()}; }
+inline size_t cuda_scratch(const NceTotals& a) { return size_t(a.rows) * sizeof(double); }
+
+inline void check(const NceConstant& a) {
+  need_view(a.op, "constant", a.constant, DType::f32, {1});
+  need_view(a.op, "total", a.total, DType::f64, {1});
+  CHECK(a.count > 0 && a.samples > 0, "{}: {} values of {} samples", name_of(a.op), a.count,
+        a.samples);
+}
+inline Cost cost(const NceConstant&) { return {2, 16}; }
+
+inline void check(const NceTerms& a) {
+  need_size(a.op, "rows", a.rows);
+  need_size(a.op, "columns", a.columns, 2);
+  need_view(a.op, "logits", a.logits, DType::f32, {a.rows, a.columns});
+  need_view(a.op, "loss", a.loss, DType::f32, {a.rows});
+  if (a.kind == NceKind::nce) need_view(a.op, "constant", a.constant, DType::f32, {1});
+  allow_view(a.op, "loss_scale", a.loss_scale, DType::f32, {1});
+  CHECK(a.samples > 0, "{}: {} samples", name_of(a.op), a.samples);
+}
+inline Cost cost(const NceTerms& a) { return {8 * a.logits.count, 2 * a.logits.bytes()}; }
 
 }  // namespace kernels

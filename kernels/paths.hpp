@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counts of the ways in which ops ran on a GPU: by which library, by our own kernels, and how often
-// a library had no kernel for what was asked. Graphs that repeat ops count them again.
+// Counts of how ops ran on a GPU: by which library, by our own kernels, and how often a library had
+// no kernel for a request. Graphs that repeat ops count them again.
 #pragma once
 
 #include <array>
@@ -14,12 +14,12 @@ enum class Path : int {
   attention_cudnn,     // a fused kernel of cuDNN
   attention_products,  // products of cuBLASLt with a softmax between them
   attention_own,       // our own kernels, which are slower
-  fallback,            // a library refused what was asked, so a slower way ran
+  fallback,            // a library refused a request, so a slower path ran
   count
 };
 const char* name_of(Path path);
 
-// The counts follow those of the ops in Queue::costs.
+// In Queue::costs these counts follow the counts of the ops.
 static_assert(int(Op::count) + int(Path::count) <= Queue::kMaxOps);
 
 using PathCounts = std::array<int64_t, size_t(Path::count)>;

@@ -3,7 +3,7 @@
 // to the type of activations.
 #pragma once
 
-#include "kernels/dispatch.hpp"
+#include "kernels/check_views.hpp"
 #include "kernels/pixel_range.hpp"
 
 namespace kernels {
@@ -14,5 +14,15 @@ struct ScalePixels {
   View x;              // [pixels, 3], u8 or f32
   PixelRange range{};  // of bytes
 };
+
+inline void check(const ScalePixels& a) {
+  need_activation(a.op, "y", a.y, {a.y.count});
+  need_view(a.op, "x", a.x, a.x.type == DType::u8 ? DType::u8 : DType::f32, {a.y.count});
+  CHECK(a.y.count % 3 == 0, "{}: {} values are not pixels of three channels", name_of(a.op),
+        a.y.count);
+  CHECK(a.range.valid(), "{}: the range of bytes has no width", name_of(a.op));
+}
+
+inline Cost cost(const ScalePixels& a) { return {0, a.y.bytes() + a.x.bytes()}; }
 
 }  // namespace kernels

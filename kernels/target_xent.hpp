@@ -4,6 +4,7 @@
 // gradient replaces the logits.
 #pragma once
 
+#include "kernels/check_views.hpp"
 #include "kernels/class_xent.hpp"
 
 namespace kernels {
@@ -16,8 +17,8 @@ namespace kernels {
 //   gradient is w_c (sigmoid - t_c), and 0 where t_c is not known.
 //   squared, smooth_l1: loss[r] = mean over c of w_c error_loss(x_c - t_c). Targets are any
 //   numbers, and all are known.
-// hits[r] is 1 if the largest logit of the known classes is that of a class with the largest
-// target. Among equal logits the first one counts.
+// hits[r] is 1 if the known class with the largest logit is one with the largest target. Among
+// equal logits the first one counts.
 struct TargetXent {
   static constexpr Op op = Op::target_xent;
   View logits;     // [rows, columns], in and (if gradient) out: scale * gradient
@@ -32,5 +33,21 @@ struct TargetXent {
   float scale = 1;    // factor of the gradient
   View loss_scale{};  // optional [1]: another factor of the gradient
 };
+
+inline void check(const TargetXent& a) {
+  need_size(a.op, "rows", a.rows);
+  need_size(a.op, "columns", a.columns, 1);
+  need_view(a.op, "logits", a.logits, DType::f32, {a.rows, a.columns});
+  need_view(a.op, "targets", a.targets, DType::f32, {a.rows, a.columns});
+  allow_view(a.op, "weights", a.weights, DType::f32, {a.columns});
+  need_view(a.op, "loss", a.loss, DType::f32, {a.rows});
+  allow_view(a.op, "hits", a.hits, DType::u8, {a.rows});
+  allow_view(a.op, "loss_scale", a.loss_scale, DType::f32, {1});
+}
+
+inline Cost cost(const TargetXent& a) {
+  const int64_t n = a.rows * a.columns;
+  return {(a.gradient ? 6 : 4) * n, 4 * ((a.gradient ? 3 : 2) * n + a.columns + a.rows)};
+}
 
 }  // namespace kernels

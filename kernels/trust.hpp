@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // The ratio of norms by which LARC and LARS scale the gradient of each tensor (ssl.md 4). The norms
-// are those of whole tensors, so their sums of squares are formed piece by piece and added first.
+// are of whole tensors, so their sums of squares are formed piece by piece and added first.
 #pragma once
 
 #include "kernels/apply_update.hpp"
+#include "kernels/check_views.hpp"
 
 namespace kernels {
 
-// sums = the sum of weight^2, and that of (g + decay * weight)^2, where g is the clipped gradient.
-// The second sum is 0 if the step is not applied.
+// sums = the sum of weight^2 and the sum of (g + decay * weight)^2, where g is the clipped
+// gradient. The second sum is 0 if the step is not applied.
 struct TrustSums {
   static constexpr Op op = Op::trust_sums;
   View sums;               // f64 [2]
@@ -47,5 +48,21 @@ constexpr TrustNumbers trust_of(Trust rule, double weights, double gradient, dou
   if (limit > 0) ratio = ratio < limit ? ratio / limit : 1;
   return {float(ratio), decay};
 }
+
+inline void check(const TrustSums& a) {
+  check(a.clip);
+  need_view(a.op, "sums", a.sums, DType::f64, {2});
+  need_view(a.op, "weights", a.weights, DType::f32, {a.weights.count});
+  need_view(a.op, "gradient", a.gradient, DType::f32, {a.weights.count});
+}
+
+inline Cost cost(const TrustSums& a) { return {6 * a.weights.count, 8 * a.weights.count}; }
+
+inline void check(const TrustRatio& a) {
+  need_view(a.op, "trust", a.trust, DType::f32, {2});
+  need_view(a.op, "sums", a.sums, DType::f64, {2});
+}
+
+inline Cost cost(const TrustRatio&) { return {6, 24}; }
 
 }  // namespace kernels

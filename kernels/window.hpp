@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Windows that slide over images: what convolutions and poolings share. Images are
-// [batch, height, width, channels]: the channels of a pixel lie together (NHWC).
+// [batch, height, width, channels]: the channels of a pixel are contiguous (NHWC).
 #pragma once
 
+#include <algorithm>
 #include <compare>
 
-#include "kernels/dispatch.hpp"
+#include "kernels/check_views.hpp"
 
 namespace kernels {
 
@@ -27,6 +28,20 @@ struct Window {
 
 // Refuses sizes below 1 (the batch may be 0), and a window larger than a padded image. If
 // `padding_at_most_half`, each position of the window must hold a pixel.
-void check_window(Op op, const Window& window, bool padding_at_most_half);
+inline void check_window(Op op, const Window& w, bool padding_at_most_half) {
+  need_size(op, "batch", w.batch);
+  need_size(op, "height", w.height, 1);
+  need_size(op, "width", w.width, 1);
+  need_size(op, "kernel_height", w.kernel_height, 1);
+  need_size(op, "kernel_width", w.kernel_width, 1);
+  need_size(op, "stride", w.stride, 1);
+  need_size(op, "padding", w.padding);
+  CHECK(w.kernel_height <= w.height + 2 * w.padding && w.kernel_width <= w.width + 2 * w.padding,
+        "{}: a window of {} x {} does not fit images of {} x {} with padding {}", name_of(op),
+        w.kernel_height, w.kernel_width, w.height, w.width, w.padding);
+  CHECK(!padding_at_most_half || 2 * w.padding <= std::min(w.kernel_height, w.kernel_width),
+        "{}: padding {} is more than half of the window of {} x {}", name_of(op), w.padding,
+        w.kernel_height, w.kernel_width);
+}
 
 }  // namespace kernels

@@ -10,7 +10,7 @@ struct WindowRange {
   int64_t begin, end;  // empty if end <= begin
 };
 
-// Returns the places of the window at `position` that lie on pixels, not on padding.
+// Returns the places of the window at `position` that are on pixels, not on padding.
 constexpr WindowRange places_on_pixels(int64_t position, int64_t stride, int64_t padding,
                                        int64_t kernel, int64_t length) {
   const int64_t first = position * stride - padding;

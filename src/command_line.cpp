@@ -64,12 +64,6 @@ void add_deck_options(CLI::App& app, CommandLine& c, std::string& dir) {
       ->group(group);
 }
 
-std::vector<std::string> mode_names() {
-  std::vector<std::string> out;
-  for (const modes::Mode& mode : modes::registry()) out.push_back(mode.name);
-  return out;
-}
-
 // Returns a line for each mode: "bench: time per op".
 std::string mode_lines() {
   std::string text;
@@ -82,7 +76,9 @@ std::string mode_lines() {
 // Adds the options that select the action.
 void add_mode_options(CLI::App& app, CommandLine& c) {
   const std::string run = "What to do", ask = "Explanations";
-  app.add_option("--mode", c.mode, mode_lines())->check(CLI::IsMember(mode_names()))->group(run);
+  app.add_option("--mode", c.mode, mode_lines())
+      ->check(CLI::IsMember(modes::registry().names()))
+      ->group(run);
   app.add_option("--ranks", c.ranks, "number of ranks to plan for (--mode plan)")
       ->check(CLI::Range(1, comm::kMostRanks))
       ->group(run);
@@ -128,10 +124,10 @@ void parse(int argc, char** argv, CLI::App& app, CommandLine& c) {
   app.footer(kExamples);
   app.parse(argc, argv);
   c.describe_given = app.count("--describe") > 0;
-  const bool takes_images = modes::mode_named(c.mode).images_from != nullptr;
+  const bool takes_images = modes::registry().at(c.mode).images_from != nullptr;
   if (!c.images.empty() && !takes_images)
     throw CLI::ExtrasError({c.images.rbegin(), c.images.rend()});
-  if (c.ranks && !modes::mode_named(c.mode).on_paper)
+  if (c.ranks && !modes::registry().at(c.mode).on_paper)
     throw CLI::ValidationError("--ranks",
                                "is for --mode plan; a run has the ranks that mpirun starts");
   if (!c.graph.empty() && c.mode != "plan")
@@ -148,14 +144,14 @@ void parse(int argc, char** argv, CLI::App& app, CommandLine& c) {
   if (app.count("--dir") && dir.empty())
     throw CLI::ValidationError("--dir", "is empty; name a directory");
   if (app.count("--dir")) c.set.push_back(config::text_override("run.dir", dir));
-  if (c.json && !modes::mode_named(c.mode).prints_json)
+  if (c.json && !modes::registry().at(c.mode).prints_json)
     throw CLI::ValidationError("--json", "is for --mode selftest");
-  const bool needs_deck = c.validate || !modes::mode_named(c.mode).own_deck;
+  const bool needs_deck = c.validate || !modes::registry().at(c.mode).own_deck;
   if (!c.describe_given && c.list.empty() && c.deck.empty() && needs_deck)
     throw CLI::RequiredError("deck");
   for (const auto& [option, paths] : {std::pair("deck", std::vector{c.deck}), {"images", c.images}})
     for (const std::string& path : paths)
-      if (const std::string problem = base::path_problem(path); !problem.empty())
+      if (const std::string problem = base::name_problem(path); !problem.empty())
         throw CLI::ValidationError(option, problem);
   if (app.count("--dir"))
     if (const std::string problem = base::path_problem(dir); !problem.empty())
@@ -212,7 +208,7 @@ std::string lines_of(const CommandLine& c) {
 }  // namespace
 
 bool CommandLine::looks() const {
-  return validate || describe_given || !list.empty() || !modes::mode_named(mode).on_ranks;
+  return validate || describe_given || !list.empty() || !modes::registry().at(mode).on_ranks;
 }
 
 std::optional<Answer> parse_command_line(int argc, char** argv, CommandLine& c) {

@@ -23,7 +23,7 @@
 namespace {
 
 std::unique_ptr<config::Deck> load(const CommandLine& c, train::Recipe& recipe) {
-  const modes::Mode& mode = modes::mode_named(c.mode);
+  const modes::Mode& mode = modes::registry().at(c.mode);
   if (c.deck.empty() && mode.own_deck)
     return std::make_unique<config::Deck>(
         config::DeckSource{"the deck of --mode " + c.mode, mode.own_deck, c.set, c.unset}, recipe);
@@ -80,7 +80,7 @@ int look(const CommandLine& c, double begin_s) {
   std::unique_ptr<config::Deck> deck = load(c, recipe);
   check(recipe, *deck);
   recipe.check_tokenizers(*deck);
-  const modes::Mode& mode = modes::mode_named(c.mode);
+  const modes::Mode& mode = modes::registry().at(c.mode);
   modes::Call call = call_of(c, recipe, *deck, begin_s);
   if (!c.validate) return mode.run(call);
   comm::wanted_ranks(recipe.mesh, c.mesh_selector);
@@ -115,7 +115,7 @@ int run(int argc, char** argv) {
   // 2. MPI, and the same deck on every rank; all its problems are reported at once.
   constexpr int64_t kLibraries = int64_t{160} << 20;  // MPI, HDF5 and their threads
   base::need_address_space(kLibraries, "starting MPI");
-  const modes::Mode& mode = modes::mode_named(c.mode);
+  const modes::Mode& mode = modes::registry().at(c.mode);
   // The deck's own signals replace these once the deck has been read.
   if (mode.keeps_run_directory) job::catch_stop_signals({"USR1", "TERM", "HUP"});
   job::leave_signals_to_watchdog();  // before MPI starts threads

@@ -13,7 +13,12 @@ list(APPEND emulator_sources ${library_sources} ${CMAKE_SOURCE_DIR}/src/device/c
 file(GLOB cuda_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/cuda/*.cu)
 trainer_batches(cuda_sources kernels_on_cpu 8)
 set_source_files_properties(${cuda_sources} PROPERTIES LANGUAGE CXX)
-set(watched_flags -fsanitize=thread --param=tsan-instrument-func-entry-exit=0)
+set(watched_flags -fsanitize=thread)
+if(CMAKE_CXX_COMPILER_ID MATCHES Clang)
+  list(APPEND watched_flags -mllvm -tsan-instrument-func-entry-exit=0)
+else()
+  list(APPEND watched_flags --param=tsan-instrument-func-entry-exit=0)
+endif()
 # Kernels run in many tests, which take a third less time with -O2 than with the tests' -O1.
 set(emulator_flags -Wno-unknown-pragmas -fno-strict-aliasing)
 if(NOT TRAINER_SANITIZE)  # a GPU ends a kernel at an address that is not aligned; here a trap does

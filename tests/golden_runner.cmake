@@ -82,6 +82,23 @@ golden_trunk_test(mpi4 4 --mesh 2x2)
 add_test(NAME golden_transforms COMMAND golden ${CMAKE_CURRENT_LIST_DIR}/golden/ssl/transforms.h5)
 set_tests_properties(golden_transforms PROPERTIES LABELS mpi ENVIRONMENT "${TRAINER_MPI_ENVIRONMENT}")
 
+# SigLIP: its batches have eight pairs.
+set(golden_siglip "")
+foreach(name map_last_adam nohead_adafactor gap_map_frozen)
+  list(APPEND golden_siglip ${CMAKE_CURRENT_LIST_DIR}/golden/siglip/case_${name}.h5)
+endforeach()
+function(golden_siglip_test name ranks)
+  add_test(NAME golden_siglip_${name}
+           COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} ${MPIEXEC_PREFLAGS} $<TARGET_FILE:golden> ${ARGN}
+                                             ${golden_siglip})
+  set_tests_properties(golden_siglip_${name} PROPERTIES LABELS mpi PROCESSORS ${ranks} ENVIRONMENT "${TRAINER_MPI_ENVIRONMENT}")
+endfunction()
+golden_siglip_test(mpi1 1)
+golden_siglip_test(mpi1_passes 1 --micro-batch 2 --recompute mlp)
+golden_siglip_test(mpi2_zero1 2 --mesh 1x2 --strategy zero1 --micro-batch 2)
+golden_siglip_test(mpi4 4 --mesh 2x2)
+golden_siglip_test(mpi4_mesh 4 --mesh 4x1 --level mesh --slices 8 --micro-batch 1 --recompute block)
+
 # The emulated GPU runs the cases that take it seconds only.
 function(golden_on_emulator_test ranks name)
   add_test(NAME golden_on_emulator_mpi${ranks}${name}
@@ -101,6 +118,8 @@ golden_on_emulator_test(1 _fp16 --compute fp16 --recompute gelu ${mixed})
 golden_on_emulator_test(2 _mesh --mesh 1x2 --level mesh --slices 4 ${mixed})
 golden_on_emulator_test(2 _zero1 --mesh 2x1 --strategy zero1 --micro-batch 2 ${mixed})
 golden_on_emulator_test(1 _trunk ${golden_trunks})
+golden_on_emulator_test(1 _siglip ${golden_siglip})
+golden_on_emulator_test(2 _siglip --mesh 1x2 --level mesh --slices 4 --micro-batch 2 ${golden_siglip})
 
 foreach(ranks 1 2 3 4)
   add_test(NAME golden_ssl_training_mpi${ranks}

@@ -36,8 +36,8 @@ function(mpi_test name ranks)
   endif()
 endfunction()
 
-foreach(name mesh_bits classifier_bits ssl_bits collectives_test continue_test damage_test batch_state_test batch_norm_test caption_test
-             row_file_test)
+foreach(name mesh_bits classifier_bits ssl_bits pair_bits collectives_test continue_test damage_test batch_state_test batch_norm_test
+             caption_test row_file_test)
   mpi_program(${name})
 endforeach()
 target_link_libraries(collectives_test PRIVATE trainer_mpi)  # it makes shared sums of its own
@@ -83,6 +83,13 @@ foreach(ranks 1 2 4)
 endforeach()
 set_tests_properties(ssl_bits_mpi1 PROPERTIES FIXTURES_SETUP ssl_bits)
 set_tests_properties(ssl_bits_mpi2 ssl_bits_mpi4 PROPERTIES FIXTURES_REQUIRED ssl_bits)
+
+set(bits ${CMAKE_CURRENT_BINARY_DIR}/pair_bits.txt)
+foreach(ranks 1 2 4)
+  mpi_test(pair_bits ${ranks} ${bits})
+endforeach()
+set_tests_properties(pair_bits_mpi1 PROPERTIES FIXTURES_SETUP pair_bits)
+set_tests_properties(pair_bits_mpi2 pair_bits_mpi4 PROPERTIES FIXTURES_REQUIRED pair_bits)
 
 # Every pair of N ranks that save and M ranks that continue. `continue_test load FOLDER all`,
 # started by hand, runs the steps for each pair.

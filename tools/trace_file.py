@@ -217,12 +217,12 @@ def merged_path(run, traces):
 
 
 def write_merged(path, traces):
-    """Writes the events of all ranks into one file. Returns their number."""
+    """Writes the events of all ranks into one file, an object, because some viewers open no bare array. Returns their number."""
     events = [e for trace in traces for e in trace.events if e.get("name") != "trainer_trace_end"] + arrows(traces)
     partial = f"{path}.{os.getpid()}.partial"
     try:
         with open(partial, "w", encoding="utf-8") as file:
-            file.write("[" + "\n,".join(json.dumps(e, separators=(",", ":")) for e in events) + "\n]\n")
+            file.write('{"traceEvents":[' + "\n,".join(json.dumps(e, separators=(",", ":")) for e in events) + "\n]}\n")
         os.replace(partial, path)
     finally:
         if os.path.exists(partial):

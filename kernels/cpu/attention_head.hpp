@@ -114,7 +114,7 @@ KERNELS_INLINE void zero(Element* p, int64_t count) {
   __builtin_memset(p, 0, size_t(count) * sizeof(Element));
 }
 
-// Prefetches rows of a head, which lie far apart in memory. kNear: 3 = into the first-level cache,
+// Prefetches rows of a head, which are far apart in memory. kNear: 3 = into the first-level cache,
 // 2 = into the second.
 template <int kNear = 3, class T>
 KERNELS_INLINE void prefetch_rows(const T* rows, int64_t stride, int64_t count, int64_t n) {
@@ -149,7 +149,7 @@ KERNELS_INLINE void prefetch_next(const AttentionHead<T>& h, int64_t query) {
 }
 
 // Copies a block of queries, or of gradients of the output, as the left operand of a product. Rows
-// of n elements lie without gaps; rows of zeros fill the last tile.
+// of n elements are stored without gaps. Rows of zeros fill the last tile.
 template <class T>
 KERNELS_INLINE void copy_block(float* out, const T* in, int64_t stride, int64_t rows, int64_t n) {
   convert_rows(out, n, in, stride, rows, n, 1);

@@ -50,8 +50,8 @@ KERNELS_INLINE int64_t steps_of(int64_t k) {
 }
 
 // Returns the size of a packed B [k, n]: panels of kPanel columns one after the other. The last
-// panel is as wide as the rest of n, rounded up to lanes; its columns past n are zero. A panel lies
-// in memory step after step, and panel p begins at p * kPanel * steps.
+// panel is as wide as the rest of n, rounded up to lanes; its columns past n are zero. A panel is
+// stored step after step, and panel p begins at p * kPanel * steps.
 template <class T>
 KERNELS_INLINE int64_t packed_size(int64_t k, int64_t n) {
   return steps_of<T>(k) * lanes_up(n);
@@ -117,7 +117,7 @@ KERNELS_INLINE void pack_transposed(float* out, const T* rows, int64_t stride, i
         panel[d * width + i] = i < filled ? load1(rows + (j0 + i) * stride + d) : 0;
   }
 }
-// Pairs lie side by side in a row already, so packing transposes words.
+// A row already holds its elements in pairs, so packing transposes words.
 KERNELS_INLINE void pack_transposed(uint32_t* out, const uint16_t* rows, int64_t stride, int64_t k,
                                     int64_t n) {
   // whole: the steps that transpose8 can pack

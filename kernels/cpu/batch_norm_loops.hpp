@@ -45,9 +45,9 @@ KERNELS_INLINE void add_both(ColumnSums& s, V a, V b) {
   s.high2 = s.high2 + high_doubles(b);
 }
 
-// Rows whose sums stay in registers. Sums of so many gradients are f32, because they cancel little.
-// Sums of x^2 are f64, because f32 loses digits when the squared mean is subtracted. With a bf16 x
-// they are f32: 8 bits of x make 16 of x^2, and f32 has 24.
+// Rows whose sums stay in registers. Sums of this many gradients are f32, because little cancels in
+// them. Sums of x^2 are f64, because f32 loses digits when the squared mean is subtracted. With a
+// bf16 x they are f32: 8 bits of x make 16 of x^2, and f32 has 24.
 constexpr int64_t kSumRows = 8;
 
 // `part`: 0 for kLanes columns, otherwise the number of columns that are left.
@@ -102,8 +102,9 @@ void batch_norm_forward(const BatchNormRows<T>& a) {
 }
 
 // ---- sums
-// Loads columns of a row, and brings the same columns of the next kSumRows rows near. Short rows
-// are fetched from further ahead: memory answers later than kSumRows of them are summed.
+// Loads columns of a row, and prefetches the same columns kSumRows rows ahead. Short rows are
+// prefetched from further ahead, because summing kSumRows of them takes less time than a read
+// from memory.
 template <class T>
 KERNELS_INLINE V load_ahead(const T* p, int64_t columns, int64_t part) {
   constexpr int64_t kLeast = 8192 / int64_t(sizeof(T));

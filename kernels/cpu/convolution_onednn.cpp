@@ -47,11 +47,11 @@ ConvolutionKey key_of(const ConvolutionBackwardWeights& a, const Queue& queue) {
 }
 
 // Convolutions pack their weights once, products pack them for each block. Measured on AVX-512:
-// with so many pixels convolutions are 5 to 25 % faster, with fewer they are slower. In f32
-// gradients of images are faster as products, and those of weights with more output channels.
-// Products widen bf16 operands block by block. For images this is 1.0 to 2.0 times as fast as whole
-// images at a time, except for sums over 2,048 channels with AVX2 (0.7). Gradients of weights are
-// slower so.
+// with at least kManyPixels pixels convolutions are 5 to 25 % faster, with fewer they are slower.
+// In f32 gradients of images are faster as products, and so are gradients of weights with more than
+// kFewOutputs output channels. Products widen bf16 operands block by block. For images this is 1.0
+// to 2.0 times as fast as whole images at a time, except for sums over 2,048 channels with AVX2
+// (0.7). Gradients of weights are slower that way.
 constexpr int64_t kManyPixels = 196, kFewOutputs = 64;
 
 bool runs_as_product(ConvolutionSide result, const ConvolutionShape& shape, const View& operand) {

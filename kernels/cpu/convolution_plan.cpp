@@ -21,7 +21,8 @@ namespace {
 // If bits may not depend on the number of threads, a convolution is cut into about this many parts.
 // More parts would serve more threads, but each part of the images costs a sum of all weights.
 constexpr int64_t kFixedParts = 8;
-// Otherwise each thread has about this many parts of the images, because others may be slower.
+// Otherwise each thread has about this many parts of the images, because threads may differ in
+// speed.
 constexpr int64_t kPartsOfThread = 4;
 // Kernels need about this many positions in a part, if images are small.
 constexpr int64_t kEnoughPositions = 784;

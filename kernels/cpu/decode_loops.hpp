@@ -96,7 +96,7 @@ struct Fetch {
   int64_t turn, turns;  // fetches the rows turn, turn + turns ... of the next columns
 };
 
-// Only addresses within b and shortly behind it are prefetched, which is harmless.
+// Prefetches only addresses within b and shortly after its end, which is harmless.
 template <class T>
 KERNELS_INLINE void fetch_row(const RowProductPart<T>& p, const T* b) {
   __builtin_prefetch(b + kFetchedAhead * p.n, 0, 3);

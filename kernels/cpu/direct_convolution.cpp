@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Direct convolutions: each tile of outputs reads the pixels below the window where they lie.
+// Direct convolutions: each tile of outputs reads the pixels below the window in place.
 #include "kernels/cpu/direct_convolution.hpp"
 
 #include <omp.h>

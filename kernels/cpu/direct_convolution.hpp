@@ -6,7 +6,7 @@
 
 namespace kernels {
 
-// True if this CPU can, and is faster so than with oneDNN. Operands and results are f32.
+// True if this CPU can run tiles, and they are faster than oneDNN. Operands and results are f32.
 bool runs_directly(const ConvolutionForward& a);
 // Each output is summed over the window's pixels in order, and over the channels of each.
 void run_directly(const ConvolutionForward& a, Queue& queue);

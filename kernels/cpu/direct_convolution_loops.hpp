@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Loop of direct convolutions. vector_math.hpp explains how this file is compiled. With AVX-512
-// oneDNN is faster, so there is none.
+// oneDNN is faster, so there is no loop.
 #pragma once
 
 #include "kernels/cpu/direct_convolution_rows.hpp"
@@ -11,8 +11,8 @@ namespace {
 
 #ifndef KERNELS_AVX512
 
-// Sums of 6 positions by 16 channels fill 12 of 16 registers. All positions are computed, those
-// that the tile has are stored.
+// Sums of 6 positions by 16 channels fill 12 of 16 registers. All positions are computed, but
+// only those of the tile are stored.
 KERNELS_INLINE void convolve_positions(const DirectTile& t) {
   constexpr int kVectors = kTileOutputs / kLanes;
   V sum[kTilePositions][kVectors];

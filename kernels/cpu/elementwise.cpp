@@ -12,9 +12,10 @@ namespace kernels {
 
 void run_cpu(const Add& args, Queue& queue) {
   float *y = args.y.f32(), *a = args.a.f32(), *b = args.b.f32();
+  const float scale = args.scale;
   for_ranges(queue, args.y.count, args.y.count, 64, [&](int64_t begin, int64_t end) {
 #pragma omp simd
-    for (int64_t i = begin; i < end; ++i) y[i] = a[i] + b[i];
+    for (int64_t i = begin; i < end; ++i) y[i] = a[i] + scale * b[i];
   });
 }
 

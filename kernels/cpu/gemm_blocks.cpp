@@ -13,7 +13,7 @@ namespace {
 // 310 instead of 400 GFLOP/s. At most this many rows of c stay in the second-level cache for the
 // work on a finished block.
 constexpr int64_t kRowsInSecondCache = 224;
-// Without AVX-512 the library packs b anew in each call, so fewer and larger blocks save 7 % of a
+// Without AVX-512 the library packs b again in each call, so fewer and larger blocks save 7 % of a
 // step of S/16 (f32, AVX2). Where blocks need no other work, the library's own division saves 4 %.
 // At most this many rows of c stay in the third-level cache.
 constexpr int64_t kRowsInThirdCache = 448;
@@ -31,8 +31,8 @@ constexpr int64_t kWorthHalving = int64_t{2} << 20;     // multiply-adds; smalle
 
 bool packs_in_each_call() { return !onednn_has_avx512(); }
 
-// Rows of a need not begin on whole vectors, unless they are columns in memory. Small units leave
-// blocks more equal, so that no thread waits.
+// Row blocks of a need no vector alignment unless a is stored transposed. Small units keep blocks
+// equal, so no thread idles.
 int64_t unit_of_rows(const GemmKey& key) {
   constexpr int64_t kRows = 4;
   return key.fixed_order || key.trans_a ? Cut::kUnit : kRows;

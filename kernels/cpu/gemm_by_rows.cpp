@@ -7,6 +7,7 @@
 #include "base/clock.hpp"
 #include "kernels/cpu/gemm_operands.hpp"
 #include "kernels/cpu/gemm_plan.hpp"
+#include "kernels/cpu/onednn_versions.hpp"
 
 namespace kernels {
 
@@ -23,7 +24,9 @@ bool run_cpu_by_rows(std::span<const Gemm> products, Queue& queue) {
       return false;
     const GemmKey key = key_of(a, queue);
     // Widening or copying before the blocks would need scratch for all products at once.
-    const bool alone = (a.a.type == DType::bf16 && !key.narrow) || (key.residual && key.ldc != a.n);
+    const bool alone = (a.a.type == DType::bf16 && !key.narrow) ||
+                       (key.residual && key.ldc != a.n) ||
+                       (misreads_columns() && SpreadColumns(a).any());
     if (alone || !runs_in_blocks(key)) return false;
     plan[i] = &plan_for(key);
     operands[i] = operands_of(a, i, queue);

@@ -23,7 +23,7 @@ struct GemmKey {
   int threads = 1;
 
   // Leading dimensions of a and c that the library sees. Blocks that are widened, or rounded later,
-  // lie in scratch without gaps.
+  // are stored in scratch without gaps.
   int64_t product_lda() const { return widen ? k : lda; }
   int64_t product_ldc() const { return rounds() ? n : ldc; }
   bool rounds() const { return widen && narrow_c; }

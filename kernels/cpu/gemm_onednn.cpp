@@ -6,6 +6,7 @@
 #include "kernels/cast.hpp"
 #include "kernels/cpu/gemm_operands.hpp"
 #include "kernels/cpu/gemm_plan.hpp"
+#include "kernels/cpu/onednn_versions.hpp"
 #include "kernels/cpu/parallel.hpp"
 #include "kernels/gelu.hpp"
 #include "kernels/gemm.hpp"
@@ -19,6 +20,39 @@ void activate_all(const Gemm& a, Queue& queue) {
         "gemm: GELU needs rows of c without gaps");
   if (!a.gelu.none()) run_cpu(GeluForward{.y = a.gelu, .x = a.c}, queue);
   if (!a.gelu_of.none()) run_cpu(GeluBackward{.dx = a.c, .dy = a.c, .x = a.gelu_of}, queue);
+}
+
+// Returns the product with such columns packed. The views are those of the caller.
+Gemm with_packed_columns(Gemm g, const SpreadColumns& spread) {
+  if (spread.a) g.lda = 0;
+  if (spread.b) g.ldb = 0;
+  if (spread.c) g.ldc = 0;
+  return g;
+}
+
+void copy_column(char* to, int64_t to_step, const char* from, int64_t from_step, int64_t count,
+                 int64_t size) {
+  for (int64_t i = 0; i < count; ++i)
+    std::memcpy(to + i * to_step * size, from + i * from_step * size, size_t(size));
+}
+
+// Runs a product whose spread columns the library would misread, on copies of them.
+void run_packed(const Gemm& a, const SpreadColumns& spread, Queue& queue) {
+  Gemm f = with_packed_columns(a, spread);
+  thread_local std::vector<char> copies[3];
+  auto pack = [](View& x, int64_t step, int64_t count, std::vector<char>& copy) {
+    const int64_t size = size_of(x.type);
+    copy.resize(size_t(count * size));
+    copy_column(copy.data(), 1, static_cast<const char*>(x.data), step, count, size);
+    x = {copy.data(), x.type, count};
+  };
+  if (spread.a) pack(f.a, a.leading_of_a(), a.k, copies[0]);
+  if (spread.b) pack(f.b, a.leading_of_b(), a.k, copies[1]);
+  if (spread.c) pack(f.c, a.leading_of_c(), a.m, copies[2]);
+  run_cpu(f, queue);
+  if (spread.c)
+    copy_column(static_cast<char*>(a.c.data), a.leading_of_c(), copies[2].data(), 1, a.m,
+                size_of(a.c.type));
 }
 
 // Runs the f32 product of widened bf16 operands.
@@ -62,6 +96,8 @@ void run_cpu(const Gemm& a, Queue& queue) {
     return run_cpu(sums_of(a), queue);
   }
   if (a.m == 0 || a.n == 0) return;
+  if (const SpreadColumns spread(a); misreads_columns() && spread.any())
+    return run_packed(a, spread, queue);
   GemmKey key = key_of(a, queue);
   if (a.a.type == DType::bf16 && (a.k == 0 || !(key.narrow || key.widen)))
     return run_widened(a, queue);
@@ -89,8 +125,9 @@ void run_cpu(const Gemm& a, Queue& queue) {
   plan_for(key).run(p, queue);
 }
 
-void prepare_cpu(const Gemm& a, const Queue& queue) {
-  if (a.m == 0 || a.n == 0 || a.k == 0) return;
+void prepare_cpu(const Gemm& given, const Queue& queue) {
+  if (given.m == 0 || given.n == 0 || given.k == 0) return;
+  const Gemm a = misreads_columns() ? with_packed_columns(given, SpreadColumns(given)) : given;
   Gemm f = a;
   if (GemmKey key = key_of(a, queue);
       a.a.type == DType::bf16 && !(key.narrow || key.widen)) {  // run_widened will run it

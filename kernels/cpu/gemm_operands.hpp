@@ -10,6 +10,16 @@ namespace kernels {
 
 constexpr size_t kMostByRows = 4;  // products of one run_cpu_by_rows
 
+// The operands that are one column whose elements do not follow each other.
+struct SpreadColumns {
+  explicit SpreadColumns(const Gemm& g)
+      : a(g.m == 1 && g.trans_a && g.leading_of_a() > 1),
+        b(g.n == 1 && !g.trans_b && g.leading_of_b() > 1),
+        c(g.n == 1 && g.leading_of_c() > 1) {}
+  bool any() const { return a || b || c; }
+  bool a, b, c;
+};
+
 GemmKey key_of(const Gemm& a, const Queue& queue);
 
 // Returns the operands of product i of those that run at the same time. It widens a bf16 bias.

@@ -29,7 +29,7 @@ class GemmPlan {
   size_t scratch_bytes() const { return scratch_bytes_; }  // of one worker
   // Bytes of a packed b, a multiple of 64; 0: b is not packed.
   size_t packed_bytes() const { return packed_bytes_; }
-  // Packs b, and lets p have it.
+  // Packs b, and makes p use the packed copy.
   void pack_b(GemmOperands& p, char* packed);
 
   // Computes row block i, column block j; does not throw. `own` is the scratch of the worker.
@@ -39,7 +39,7 @@ class GemmPlan {
   void reset_use();
 
  private:
-  // A product has at most four shapes of blocks, because those of the last row and of the last
+  // A product has at most four shapes of blocks, because blocks in the last row and in the last
   // column may be smaller. Where rows are alike, blocks have one to three units of rows.
   std::unique_ptr<OnednnPrimitive>& primitive(int64_t i, int64_t j) {
     const int64_t room = rows_[size_t(i)].room;
@@ -73,7 +73,7 @@ class GemmPlan {
   double seconds_ = 0;
 };
 
-// Bytes beside the scratch of workers, so that scratch has an address even if no worker needs any.
+// Extra bytes, so that scratch has an address even if no worker needs any.
 constexpr size_t kScratchLine = 64;
 
 // Returns the calling thread's plan. The first use of a key makes it, and it is kept: a run has a

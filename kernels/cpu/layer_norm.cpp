@@ -30,7 +30,7 @@ void run_cpu(const LayerNormForward& a, Queue& queue) {
 }
 
 namespace {
-// out = (or +=) the partial sums of all blocks, in order. Blocks lie `stride` floats apart.
+// out = (or +=) the partial sums of all blocks, in order. Blocks are `stride` floats apart.
 void add_blocks(float* __restrict out, const float* __restrict partial, int64_t blocks,
                 int64_t stride, int64_t columns, Write write) {
   if (write == Write::overwrite) std::memset(out, 0, size_t(columns) * sizeof(float));
@@ -60,8 +60,8 @@ void run_cpu(const LayerNormBackward& a, Queue& queue) {
     for (; b < end; ++b) {
       int64_t r = blocks.begin(b);
       const int64_t first = r * a.columns, count = (blocks.end(b) - r) * a.columns;
-      float* sums = partial + b * kinds * stride;
-      if (partial) std::memset(sums, 0, size_t(kinds * stride) * sizeof(float));
+      float* sums = partial ? partial + b * kinds * stride : nullptr;
+      if (sums) std::memset(sums, 0, size_t(kinds * stride) * sizeof(float));
       if (narrow) table.from_bf16(dy + first, a.dy.bf16() + first, count);
       table.layer_norm_backward({.dx = dx ? dx + r * a.columns : nullptr,
                                  .dscale = scale ? sums : nullptr,

@@ -10,7 +10,7 @@
 namespace kernels {
 namespace {
 
-// Writes the part of a box of the partner that lies in the values [first, last) of an image.
+// Writes the part of a box of the partner that is within the values [first, last) of an image.
 template <class Value>
 void paste(const MixImages& a, const int32_t* box, float* y, int64_t other, int64_t first,
            int64_t last, const Value& value) {

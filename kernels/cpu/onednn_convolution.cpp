@@ -58,7 +58,7 @@ OnednnConvolution::OnednnConvolution(const ConvolutionKind& kind, int workers) {
   constexpr auto kImages = memory::format_tag::nhwc, kAny = memory::format_tag::any;
   auto type = [](bool narrow) { return narrow ? memory::data_type::bf16 : memory::data_type::f32; };
   const auto operand = type(kind.narrow), result = type(kind.narrow_result);
-  // Images have the order of channels last; the library chooses that of weights.
+  // Images have the order of channels last; the library chooses the order of weights.
   auto tensors = [&](memory::data_type x, memory::data_type y, memory::data_type weights) {
     return ConvolutionTensors{.x = memory::desc(d.x, x, kImages),
                               .y = memory::desc(d.y, y, kImages),

@@ -5,8 +5,11 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
+
 #include "kernels/cpu/onednn_primitive.hpp"
 #include "kernels/library_version.hpp"
+#include "kernels/testing.hpp"
 
 namespace kernels {
 namespace {
@@ -15,8 +18,13 @@ constexpr auto kDirect = dnnl::algorithm::convolution_direct;
 using Forward = dnnl::convolution_forward;
 using Inputs = dnnl::convolution_backward_data;
 using Weights = dnnl::convolution_backward_weights;
+std::atomic<bool> columns_are_packed{false};
 
 }  // namespace
+
+// Version 2.6 does not. Version 3.7 does with AVX-512 (GemmNarrow.AgreesWithReference).
+bool misreads_columns() { return DNNL_VERSION_MAJOR >= 3 || columns_are_packed; }
+void seams::force_packed_columns(bool forced) { columns_are_packed = forced; }
 
 #if DNNL_VERSION_MAJOR < 3
 
@@ -71,7 +79,8 @@ std::vector<Forward::primitive_desc> describe_outputs(const ConvolutionTensors& 
                                                       int count) {
   std::vector<Forward::primitive_desc> choices;
   while (int(choices.size()) < count) {
-    // next_impl() also changes the copies of a description, so each choice is made anew.
+    // next_impl() also changes the copies of a description, so each choice starts from a new
+    // description.
     Forward::primitive_desc choice(onednn_engine(), dnnl::prop_kind::forward_training, kDirect, t.x,
                                    t.weights, t.y, t.strides, t.padding, t.padding, attributes);
     for (size_t i = 0; i < choices.size(); ++i)

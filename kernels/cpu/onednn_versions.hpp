@@ -14,6 +14,10 @@ dnnl::matmul::primitive_desc describe_product(const dnnl::memory::desc& a,
                                               const dnnl::memory::desc& c,
                                               const dnnl::primitive_attr& attributes);
 
+// True if the library takes the elements of a single column for neighbours, whatever the stride
+// between them: a column of b or c, or of a transposed a.
+bool misreads_columns();
+
 struct ConvolutionTensors {
   dnnl::memory::desc x, y, weights;  // operands and result
   dnnl::memory::dims strides, padding;

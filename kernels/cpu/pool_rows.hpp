@@ -25,7 +25,7 @@ struct MaxPoolPixel {
   const uint8_t* place;  // its winners
   int64_t rows, columns, count;
   int64_t row_step, column_step;  // elements to the window below, and to the next one
-  // The pixel's place in the first window, and by how much it is less in the next ones.
+  // The pixel's place in the first window, and how much smaller it is in each next window.
   uint32_t first_place, row_places, column_places;
 };
 

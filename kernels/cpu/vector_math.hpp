@@ -60,7 +60,7 @@ KERNELS_INLINE V exp_within(V x) {
   return add_to_exponent(exp_of_rest(x, t - broadcast(12582912.0f)), t);
 }
 
-// exp for any x; one outside [-86, 87] moves to the nearer end. NaN stays NaN.
+// exp for any x, which is first clamped to [-86, 87]. NaN stays NaN.
 KERNELS_INLINE V exp_normal(V x) {
   return exp_within(max(broadcast(-86.0f), min(broadcast(87.0f), x)));
 }

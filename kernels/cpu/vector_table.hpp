@@ -76,7 +76,7 @@ struct DecodeHead {
   const T *k, *v;        // the head's elements in row 0 of the cache
   const int32_t* index;  // [keys]: rows of the keys; null: the rows from `first` on
   int64_t first, keys, head_dim, stride;
-  int64_t ahead;  // elements from a key to that of the next head or query; 0: not known
+  int64_t ahead;  // elements from a key to the next head's or query's key; 0: not known
 };
 
 // Some rows and columns of a product: sums = a . b.
@@ -123,7 +123,7 @@ struct VectorTable {
   ActivationLoops<uint16_t> bf16;
   void (*to_bf16)(uint16_t* y, const float* x, int64_t count);
   void (*from_bf16)(float* y, const uint16_t* x, int64_t count);
-  // y = exp(x), y may be x; x outside [-86, 87] moves to the nearer end, and NaN stays NaN
+  // y = exp(x), y may be x; x is first clamped to [-86, 87]. NaN stays NaN
   void (*exp_of)(float* y, const float* x, int64_t count);
   float (*softmax_xent_row)(const SoftmaxRow&);  // returns the loss
   void (*layer_norm_backward)(const LayerNormGradientRows&);

@@ -99,7 +99,7 @@ KERNELS_INLINE Words zip32_high(Words a, Words b) { return _mm512_unpackhi_epi32
 KERNELS_INLINE Words zip64_low(Words a, Words b) { return _mm512_unpacklo_epi64(a, b); }
 KERNELS_INLINE Words zip64_high(Words a, Words b) { return _mm512_unpackhi_epi64(a, b); }
 
-// Keeps v and its place where it is larger than the best value, or not a number.
+// Takes v and its place in lanes where v is larger than the best value, or NaN.
 KERNELS_INLINE void meet(V v, Words here, V& best, Words& place) {
   const __mmask16 wins =
       _mm512_cmp_ps_mask(v, best, _CMP_GT_OQ) | _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);

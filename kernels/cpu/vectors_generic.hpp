@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Vectors of eight floats in plain C++, for CPUs without AVX2: two halves of 128 bits, as wide as
-// the registers of Arm's NEON. Each function has the meaning, and the bits, of those for AVX2.
-// vector_math.hpp explains how this file is compiled.
+// the registers of Arm's NEON. Each function has the same meaning and gives the same bits as the
+// function for AVX2. vector_math.hpp explains how this file is compiled.
 #pragma once
 
 #include <cstdint>
@@ -165,7 +165,7 @@ KERNELS_INLINE V where_above(V x, V bound, V value) {
 KERNELS_INLINE V where_equal(Words a, Words b, V value) {
   return {only(a.low == b.low, value.low), only(a.high == b.high, value.high)};
 }
-// Keeps v and its place where it is larger than the best value, or not a number.
+// Takes v and its place in lanes where v is larger than the best value, or NaN.
 KERNELS_INLINE void meet(V v, Words here, V& best, Words& place) {
   const auto low = (v.low > best.low) | (v.low != v.low),
              high = (v.high > best.high) | (v.high != v.high);

@@ -19,16 +19,17 @@ constexpr int64_t kSteps = 128;  // of a panel, so that some panels fit the firs
 // The most output and input channels of a part. Its sums for one pixel of the window, and the
 // panels of dy, fit the second-level cache.
 constexpr int64_t kOutputs = 256, kInputs = 128;
-// The sums of a part's splits are added in so many pieces of work.
+// The sums of a part's splits are added in this many pieces of work.
 constexpr int64_t kBlocksOfPart = 8;
 // With fewer parts, positions are split as well. The sums of splits are added in order.
 constexpr int64_t kLeastJobs = 8;
-// Channels, and positions in an image, from which on (up to which: few) tiles are faster.
+// Tiles are faster from these numbers of channels, or of positions in an image, on (kFew: up to
+// them).
 constexpr int64_t kManyOutputs = 256, kManyNarrowOutputs = 512,
                   kFewPositions = 49;                        // large windows
 constexpr int64_t kManyPositions = 784, kWideOutputs = 128;  // single pixels
 constexpr int64_t kFewInputs = 256, kManyInputs = 1024;      // single pixels with strides
-// Without AVX-512: products of input and output channels from which on tiles are faster.
+// Without AVX-512, tiles are faster from this product of input and output channels on.
 constexpr int64_t kManyWeights = 32 * 64;
 
 int64_t whole_lines(int64_t bytes) { return base::round_up(bytes, 64); }
@@ -104,7 +105,8 @@ class WeightGradient {
   struct Rows {
     const T **dy, **x;
   };
-  // A worker's memory: panels, the rows of these and of the next ones, and addresses in the latter.
+  // A worker's memory: panels, the rows of these and of the next panels, and addresses in the rows
+  // of the next panels.
   struct Own {
     T *dy, *x;
     Rows rows[2];
@@ -121,7 +123,7 @@ class WeightGradient {
            (4 + lines_of(division_.outputs) + lines_of(division_.inputs)) * kChunk *
                int64_t(sizeof(const T*));
   }
-  // Lines of the caches that so many columns of a row touch.
+  // Lines of the caches that this many columns of a row touch.
   static int64_t lines_of(int64_t columns) { return base::ceil_div(columns, kLine); }
   Own own_of(char* room) const {
     Own own{};
@@ -220,7 +222,7 @@ class WeightGradient {
     return to - lines;
   }
 
-  // Multiplies rows, and brings `lines` of the next ones near.
+  // Multiplies rows, and prefetches `lines` cache lines of the next rows.
   void add_chunk(const Part& part, int64_t count, bool add, float* sums, const Rows& rows,
                  int64_t lines, const Own& own) const {
     const int64_t steps = base::ceil_div(count, kRowsOfStep<T>);
@@ -253,7 +255,7 @@ class WeightGradient {
       }
   }
 
-  // Writes, or adds, output channels [begin, end) of a part to dw. The sums of splits lie `step`
+  // Writes, or adds, output channels [begin, end) of a part to dw. The sums of splits are `step`
   // floats apart.
   void write(const Part& part, int64_t begin, int64_t end, const float* sums, int64_t step) const {
     const int64_t taps = division_.taps, n = part.inputs;
@@ -286,9 +288,10 @@ class WeightGradient {
   const T* zeros_ = nullptr;
 };
 
-// True where oneDNN is slower, by measurement. It takes strides, the padding of small images, and
-// many rows of single pixels badly. With AMX it is always faster in bf16: it reached 650 to 1,000
-// GFLOP/s on one core, these tiles 105. Without AVX-512 oneDNN is slower for all but few channels.
+// True where oneDNN is slower, by measurement. It is slow for strides, for the padding of small
+// images, and for many rows of single pixels. With AMX it is always faster in bf16: it reached 650
+// to 1,000 GFLOP/s on one core, these tiles 105. Without AVX-512 oneDNN is slower for all but few
+// channels.
 bool pays(const ConvolutionShape& s, bool narrow) {
   if (narrow && onednn_has_amx()) return false;
   if (!onednn_has_avx512()) return s.in * s.out >= kManyWeights;

@@ -6,7 +6,7 @@
 
 namespace kernels {
 
-// True if this CPU can, and is faster so than with oneDNN. bf16 needs bf16 instructions.
+// True if this CPU can run tiles, and they are faster than oneDNN. bf16 needs bf16 instructions.
 bool runs_in_tiles(const ConvolutionBackwardWeights& a);
 // The shape alone fixes the order of all sums.
 void run_in_tiles(const ConvolutionBackwardWeights& a, Queue& queue);

@@ -42,7 +42,7 @@ KERNELS_INLINE Words column_of_panel(const uint16_t* p) {
 }
 #endif
 
-// Rows are far from each other, so processors do not foresee the next ones. Panels are too large
+// Rows are far from each other, so processors do not prefetch the next ones. Panels are too large
 // for the first-level cache, and processors wait for each line of them that a store misses.
 constexpr int64_t kStepsAhead = 8, kStoresAhead = 2;
 
@@ -63,7 +63,7 @@ void pack_panels(const PanelRows<T>& rows) {
 }
 
 // Multiplies kColumns columns of dy, from `first` on, with kVectors vectors of x, from `panel` on.
-// Their sums stay in registers. `pass` counts the calls for a tile. The first two bring lines near.
+// Their sums stay in registers. `pass` counts the calls for a tile. The first two prefetch.
 template <int kColumns, int kVectors, class T>
 KERNELS_INLINE void add_columns(const WeightGradientTile<T>& t, int64_t first, int64_t panel,
                                 int64_t pass) {
@@ -99,8 +99,8 @@ KERNELS_INLINE void add_columns(const WeightGradientTile<T>& t, int64_t first, i
     }
 }
 
-// The sums of 8 columns and two panels fill 16 of the 32 registers of AVX-512, those of 6 columns
-// and one panel 12 of the 16 of AVX2.
+// The sums of 8 columns and two panels fill 16 of AVX-512's 32 registers. The sums of 6 columns
+// and one panel fill 12 of AVX2's 16 registers.
 template <class T>
 void add_tile(const WeightGradientTile<T>& t) {
 #ifdef KERNELS_AVX512

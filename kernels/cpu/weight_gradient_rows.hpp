@@ -29,7 +29,7 @@ struct WeightGradientTile {
   const T *dy, *x;  // one panel, and 1 or 2 panels that are `size` elements apart
   int64_t stride, size, panels, steps;
   bool add;
-  // Addresses that later panels are made of, which the loop brings near: at most 2 * steps.
+  // Addresses that later panels are made of, which the loop prefetches: at most 2 * steps.
   const T* const* later;
   int64_t later_count;
 };

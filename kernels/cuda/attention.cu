@@ -10,7 +10,8 @@
 namespace kernels {
 namespace {
 
-// Each way returns false if it does not serve the op. The next one then overwrites all results.
+// Each library path returns false if it does not serve the op. The next path then overwrites all
+// results.
 template <class Args>
 void run_attention(const Args& a, Queue& queue) {
   if (a.shape.batch == 0) return;

@@ -12,7 +12,7 @@ namespace kernels {
 using namespace cublaslt;
 namespace {
 
-// One matrix for each example, by rows: elements from a row, and from an example, to the next.
+// One row-major matrix for each example. `row`, `example`: elements from one to the next.
 struct Matrices {
   float* data;
   int64_t rows, columns, row, example;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention of f32 tensors by cuBLASLt's products, with the scores of one head at a time in memory
-// and a softmax between the products. All masks and packed rows are served, dropout is not.
+// and a softmax between the products. The products serve all masks and packed rows, but no dropout.
 // Products round their operands to tf32 where Queue::tf32 says so.
 #pragma once
 
@@ -9,8 +9,8 @@
 namespace kernels {
 
 // Run the op. Return false if products do not serve it, so that our own kernels must run. Level
-// "mesh" is not served either: the library's choice of a kernel may depend on the number of
-// examples, and with it the bits.
+// "mesh" is not served either: the library's choice of a kernel, and so the bits, may depend on
+// the number of examples.
 bool attention_by_products(const AttentionForward& a, Queue& queue);
 bool attention_by_products(const AttentionBackward& a, Queue& queue);
 

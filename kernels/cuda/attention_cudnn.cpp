@@ -68,12 +68,12 @@ struct Sizes {
 // How a graph learns which keys a query sees.
 enum class Seen {
   all,
-  causal,  // those up to its own number
-  counted  // as many as a table has for each query of each example
+  causal,  // the keys up to the query's number
+  counted  // a table has the number of keys for each query of each example
 };
 Seen seen_of(const AttentionShape& s) {
   const bool causal = s.mask == Mask::causal;
-  // Under a causal mask, keys that an example lacks lie behind all of its queries.
+  // Under a causal mask, keys that an example lacks come after all of its queries.
   if (s.mask == Mask::per_example || (!causal && !s.key_offsets.none())) return Seen::counted;
   return causal ? Seen::causal : Seen::all;
 }
@@ -186,7 +186,7 @@ Graph graph_of(const AttentionShape& shape, DType type, bool backward) {
   return backward ? backward_graph(shape, narrow) : forward_graph(shape, narrow);
 }
 
-// The bits of attention repeat, so plans that cuDNN notes as without a fixed order are left out.
+// The bits of attention repeat, so plans that cuDNN marks as nondeterministic are left out.
 constexpr cudnn::Demands kRepeatable{.fixed_order = true};
 
 // A plan, or cuDNN's reason to have none.

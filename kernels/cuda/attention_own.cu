@@ -6,7 +6,7 @@
 namespace kernels {
 namespace {
 
-// Blocks that an SM holds at a time, at least. Registers are limited to their share of it.
+// The least number of blocks that an SM holds at a time. It limits the registers of a block.
 template <int D>
 constexpr int kBlocksOfSm = D <= 128 ? 2 : 1;
 
@@ -36,11 +36,11 @@ struct Work {
   __device__ HeadRows<U> keys(const AttentionTensors<T>& a, U* tensor, int from) const {
     return rows_of(tensor, range.key_row, a.next_key, head, from, range.keys, a.dim, a.packs);
   }
-  // The keys from `key` on that query i sees, or 0 if there is no such query.
+  // The number of keys from `key` on that query i sees, or 0 if there is no such query.
   __device__ int left(int i, int key) const {
     return i < range.queries ? range.visible(i) - key : 0;
   }
-  // The keys before this one are seen by the queries from `from` to `to`.
+  // Queries before `to` see only keys before this one.
   __device__ int end_of_keys(int to) const {
     return range.visible(to < range.queries ? to - 1 : range.queries - 1);
   }
@@ -62,7 +62,7 @@ __device__ inline float row_sum(float x) {
   return x;
 }
 
-// The softmax of a thread's rows, and its results, while tiles of keys pass.
+// The softmax of a thread's rows, and their results, over the tiles of keys so far.
 template <int D>
 struct Softmax {
   using Tile = Tiling<D>;
@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(kTileThreads, kBlocksOfSm<D>)
     __syncthreads();  // waits until no thread reads k, whose place the weights take
     if (!sees) continue;
     softmax.add(scores, weights, place, a, work, key);
-    __syncwarp();  // the weights of a row are those of one warp
+    __syncwarp();  // one warp writes and reads a row's weights
     add_products(softmax.out, place, weights, v, 0, columns);
   }
   if (!works) return;

@@ -8,8 +8,8 @@
 
 namespace kernels {
 
-// Writes how many keys each query sees, i32 [batch, query_length]. They are the first ones. A query
-// that an example lacks sees none.
+// Writes the number n of keys that each query sees, i32 [batch, query_length]: keys [0, n). A query
+// of padding sees none.
 void count_seen_keys(int32_t* out, const AttentionShape& shape, Queue& queue);
 
 // The scores of one head: f32 [examples, query_length, stride]. A row holds key_length scores; the
@@ -24,8 +24,8 @@ void weights_of_scores(const HeadScores& scores, float* lse, const AttentionShap
                        Queue& queue);
 
 // Replaces products q . k by the weights, and `d_weights`, the products d_o . v, by the gradients
-// of q . k. The layout of d_weights is that of the scores. o, d_o and lse are those of `a`, whose
-// rows may be packed.
+// of q . k. d_weights has the layout of the scores. o, d_o and lse come from `a`, whose rows may
+// be packed.
 void gradients_of_scores(const HeadScores& scores, float* d_weights, const AttentionBackward& a,
                          Queue& queue);
 

@@ -103,8 +103,8 @@ struct Tiling {
                        kEither = kScoreTile > kColumnTile ? kScoreTile : kColumnTile;
 };
 
-// The place of a thread in the tile. The rows of a warp are neighbours; those of its two halves
-// alternate, so that both halves load from different banks.
+// The place of a thread in the tile. The rows of a warp are neighbours. The rows of its two
+// halves alternate, so that both halves load from different banks.
 template <int D>
 struct TilePlace {
   using Tile = Tiling<D>;
@@ -212,7 +212,7 @@ __device__ void draw_factors(float* scores, const TilePlace<D>& place, const Att
 }
 
 // scores[r][c] = the scalar product of row r of x and column c of y, for the first U columns of
-// each thread and 0 for the others. The sum's order is that of the elements.
+// each thread and 0 for the others. The sum runs in the order of the elements.
 template <int D, int U>
 __device__ void multiply_rows(float (&scores)[Tiling<D>::kRows][Tiling<D>::kColumns],
                               const TilePlace<D>& place, const float* x, const float* y) {

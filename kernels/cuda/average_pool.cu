@@ -7,8 +7,8 @@
 namespace kernels {
 namespace {
 
-// Divides the sum of some elements by the window's number of pixels: those of x in the window at y
-// (pool), or those of x at the windows with y (spread).
+// Divides a sum of elements of x by the window's number of pixels: the elements in the window at y
+// (pool), or the elements at the windows that contain y (spread).
 template <bool kSpread, class Y, class X>
 struct AverageBody {
   Y* y;

@@ -23,7 +23,8 @@ namespace kernels::cublaslt {
 constexpr size_t kWorkspace = kGemmWorkspace;
 
 // Returns the largest power of two up to 64 that divides an address. The choice of kernels depends
-// on it. Activations lie at multiples of 64, and plans know no more about them.
+// on it. Activations have addresses that are multiples of 64, and plans know nothing else about
+// them.
 inline uint32_t alignment_of(const void* p) {
   uintptr_t address = reinterpret_cast<uintptr_t>(p) | 64;
   return uint32_t(address & ~(address - 1));
@@ -39,7 +40,8 @@ struct Call {
   DType operands = DType::f32, c_type = DType::f32, d_type = DType::f32;
   cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
   float beta = 0;
-  // Equal products in one call, and the elements from one to the next of each matrix.
+  // Number of equal products in one call, and elements from each matrix to the next product's
+  // matrix.
   int64_t batch = 1, next_a = 0, next_b = 0, next_d = 0;
   void *a = nullptr, *b = nullptr, *c = nullptr, *d = nullptr, *bias = nullptr, *aux = nullptr;
 

@@ -45,7 +45,7 @@ __global__ void cast_blocks(const ManyItems<CastItem<To, From>> __grid_constant_
     for (; i < a.count; ++i) a.body.template run<1>(i);
 }
 
-// Runs those of the casts that are between these types.
+// Runs the casts between these types.
 template <class To, class From>
 void cast(DType to, DType from, std::span<const Cast> all, Queue& queue) {
   ManyLaunch aligned(cast_blocks<8, To, From>, kCastThreads, queue),

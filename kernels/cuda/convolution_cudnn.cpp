@@ -35,13 +35,13 @@ cudnnDataType_t type_of(DType type) {
                               : CUDNN_DATA_FLOAT;
 }
 
-// Sizes are (batch, channels, rows, columns), and the channels lie together in memory.
+// Sizes are (batch, channels, rows, columns), and the channels are contiguous in memory.
 Four strides_of(const Four& sizes) {
   return {sizes[1] * sizes[2] * sizes[3], 1, sizes[1] * sizes[3], sizes[1]};
 }
 
-// Sums of narrow operands that stay f32 need a second operation, because cuDNN has plans for
-// tensors of one type otherwise.
+// An f32 result of narrow operands needs a second operation. Without it cuDNN has only plans for
+// tensors of one type.
 cudnn::Graph graph_of(const Key& key) {
   const ConvolutionShape& s = key.shape;
   const Window& w = s.window;
@@ -123,8 +123,8 @@ std::string text_of(const ConvolutionShape& s, DType operands) {
       s.window.kernel_height, s.window.kernel_width, device::name_of(operands));
 }
 
-// Runs a plan on weights with channels last. Images of a type that the plan does not make, or that
-// it would have to add to, come from scratch.
+// Runs a plan on weights with channels last. If the plan cannot write an image's type or cannot add
+// to the image, it writes to scratch, and a copy follows.
 void run_call(const Call& call, Queue& queue) {
   const View& target = call.target();
   const bool mixed = target.type != call.operands();

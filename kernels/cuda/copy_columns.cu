@@ -65,7 +65,7 @@ void copy_all(std::span<const CopyColumns> all, Queue& queue) {
 
 }  // namespace
 
-// Runs those of one type together.
+// Runs the copies of one type together.
 void run_cuda(std::span<const CopyColumns> all, Queue& queue) {
   for (size_t begin = 0, end = 0; begin < all.size(); begin = end) {
     const bool wide = all[begin].x.type == DType::f32;

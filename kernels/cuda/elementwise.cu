@@ -13,11 +13,12 @@ constexpr float kNoSuchRow = NAN;
 struct AddBody {
   float* y;
   const float *a, *b;
+  float scale;
   template <int N>
   __device__ void run(int64_t i) const {
     Floats<N> v = load<true, N>(a + i, N), w = load<true, N>(b + i, N);
 #pragma unroll
-    for (int k = 0; k < N; ++k) v[k] += w[k];
+    for (int k = 0; k < N; ++k) v[k] += scale * w[k];
     store<true>(y + i, v, N);
   }
 };
@@ -145,7 +146,7 @@ void drop_out(const Dropout& a, Queue& queue) {
 }  // namespace
 
 void run_cuda(const Add& args, Queue& queue) {
-  AddBody body{args.y.f32(), args.a.f32(), args.b.f32()};
+  AddBody body{args.y.f32(), args.a.f32(), args.b.f32(), args.scale};
   for_each_element<4>(body, args.y.count, queue, {args.y.data, args.a.data, args.b.data});
 }
 

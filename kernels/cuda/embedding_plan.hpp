@@ -32,8 +32,8 @@ struct EmbeddingPlan {
   int64_t most_long() const { return rows / (kPieceRows + 1); }
   int64_t most_long_pieces() const { return rows / kPieceRows + most_long(); }
 
-  // Places of the tables, in units of int32. Tables of int32 lie one after the other. The sums of
-  // the pieces of long segments follow, f32 [most_long_pieces][width].
+  // Places of the tables, in units of int32. The tables of int32 come first, one after another.
+  // Then come the sums of the pieces of long segments, f32 [most_long_pieces][width].
   int64_t counts() const { return 0; }  // [tile][id]: rows of the id in the tile, then before it
   int64_t segment_rows() const { return counts() + tiles() * vocabulary; }  // [id]
   // [id]: its place in `order`

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // CUDA implementation of matrix products, by cuBLASLt. If the library has one kernel for all work
-// of a product, it computes bias, residual, GELU and its derivative, else finish_gemm does. A
-// kernel computes the sums too, or ColumnSum does. The algorithm is the library's first proposal or
-// the search's choice (gemm_search.hpp).
+// of a product, that kernel computes bias, residual, GELU and its derivative. Otherwise finish_gemm
+// does. Sums come from the product's kernel or from ColumnSum. The algorithm is the library's first
+// proposal or the search's choice (gemm_search.hpp).
 #include "device/cuda.hpp"
 #include "kernels/cuda/gemm_finish.hpp"
 #include "kernels/cuda/matmul_cublaslt.hpp"
@@ -22,7 +22,7 @@ bool is_one_call(const Gemm& a, const Queue& queue) {
 
 bool is_empty(const Gemm& a) { return a.m == 0 || a.n == 0 || a.k == 0; }
 
-// The library has no kernel that does all work of a product.
+// Counts a call as a fallback: the library has no kernel that does all work of a product.
 void refused(const Call& call, Queue& queue) {
   count_fallback("product: cuBLASLt has no kernel for " + text_of(call), queue);
 }

@@ -62,7 +62,7 @@ class Graph {
   Tensor scalar(int64_t id) {
     return make(id, {1, 1, 1, 1}, {1, 1, 1, 1}, CUDNN_DATA_FLOAT, false, true);
   }
-  // An intermediate tensor, which never lies in memory.
+  // An intermediate tensor, which is never stored in memory.
   Tensor between(const Four& sizes, const Four& strides, cudnnDataType_t type) {
     return make(next_id_++, sizes, strides, type, true, false);
   }

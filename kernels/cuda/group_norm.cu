@@ -14,7 +14,7 @@ constexpr int kGroupWarps = 4;  // of a block
 struct ChannelGroup {
   int64_t image, first;  // first: its first channel
 };
-// Returns false in warps that have none.
+// Returns false in warps that have no group.
 __device__ bool find_channel_group(int64_t images, int64_t columns, int64_t of_group,
                                    ChannelGroup& found) {
   const int64_t groups = columns / of_group;

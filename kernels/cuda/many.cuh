@@ -38,8 +38,8 @@ __device__ Share share_of_block(const ManyItems<Item>& all) {
   return {item, blockIdx.x - uint32_t(all.first[item])};
 }
 
-// Collects items, each with a number of blocks. `start` starts the kernel, and so does an argument
-// that is full.
+// Collects items, each with a number of blocks. The kernel starts when `start` is called or its
+// argument is full.
 template <class Item, class Kernel>
 class ManyLaunch {
  public:

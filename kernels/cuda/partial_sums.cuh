@@ -14,7 +14,7 @@ void add_partials(float* out, const float* partial, int64_t blocks, int64_t stri
                   Write write, Queue& queue);
 
 // Place of the partial sums, in doubles, that the blocks of one op write: [sum][block] in
-// `scratch`. `of` moves `scratch` behind them. A single block writes the results themselves.
+// `scratch`. `of` moves `scratch` past them. A single block writes the results directly.
 struct DoublePartials {
   double *out, *data;
   int64_t blocks, sums;

@@ -21,7 +21,7 @@ struct PatchifyBody {
   int length;                 // elements in a row of pixels of a patch
   int64_t next;               // elements from a patch to the next
 
-  // `row` counts the rows of pixels that belong to patches. A pack is whole and lies in one patch.
+  // `row` counts the rows of pixels that belong to patches. A pack is whole and within one patch.
   template <bool kAligned, int N>
   __device__ void run(int64_t row, int64_t column, int64_t) const {
     const int64_t patch_row = row / patch, b = patch_row / rows;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Draws of a random stream on the GPU. They equal those of base::Stream on the CPU.
+// Draws of a random stream on the GPU. They equal the draws of base::Stream on the CPU.
 #pragma once
 
 #include "base/random.hpp"
@@ -8,12 +8,12 @@
 namespace kernels {
 
 // Returns word i of a Philox block. Comparisons keep the block in registers; an indexed array would
-// lie in memory.
+// be stored in memory.
 __device__ inline uint32_t word_of(const base::Philox4& block, unsigned i) {
   return i == 0 ? block[0] : i == 1 ? block[1] : i == 2 ? block[2] : block[3];
 }
 
-// Returns the number in [0, 1) that a word stands for.
+// Converts a word to a number in [0, 1).
 __device__ inline float uniform_of(uint32_t word) { return float(word >> 8) * 0x1p-24f; }
 
 // Returns stream.uniform(index).

@@ -19,6 +19,7 @@
 #include "kernels/gemm.hpp"
 #include "kernels/group_norm.hpp"
 #include "kernels/layer_norm.hpp"
+#include "kernels/layer_scale.hpp"
 #include "kernels/lion_update.hpp"
 #include "kernels/momentum_update.hpp"
 #include "kernels/square_sums.hpp"
@@ -56,6 +57,11 @@ size_t cuda_scratch(const LayerNormBackward& a) {
   if (a.dscale.none() && a.dbias.none() && a.sums.none()) return 0;
   const int64_t kinds = a.sums.none() ? 2 : 3;
   return size_t(norm_backward_cuts(a.rows).count() * kinds * a.columns) * sizeof(float);
+}
+
+size_t cuda_scratch(const LayerScaleBackward& a) {
+  if (a.dscale.none()) return 0;
+  return size_t(column_sum_cuts(a.images * a.rows).count() * a.columns) * sizeof(float);
 }
 
 namespace {
@@ -110,7 +116,7 @@ size_t cuda_scratch(const ApplyUpdate& a) {
   return scratch_of_sums(a.update.count(), kUpdateCudaBlock, 2);
 }
 
-// The largest part of scratch that scores of f32 attention take, in bytes for each of its matrices.
+// Limit of the scratch for scores of f32 attention: bytes for each matrix of scores.
 constexpr int64_t kMostScores = int64_t{128} << 20;
 
 bool is_for_products(const AttentionShape& s, DType type) {
@@ -137,8 +143,8 @@ CudnnScratch::CudnnScratch(const AttentionShape& s, int64_t workspace, int64_t p
       bytes(copies + padded_bytes) {}
 
 namespace {
-// Bytes of copies of packed tensors: `each` of them with the rows of queries, and with those of
-// keys.
+// Bytes of copies of packed tensors: `each` tensors with the rows of queries, and `each` with the
+// rows of keys.
 int64_t padded_bytes_of(const AttentionShape& s, DType type, int each) {
   auto copies = [&](const View& offsets, int64_t length) {
     return offsets.none()

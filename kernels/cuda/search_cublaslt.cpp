@@ -18,7 +18,7 @@ namespace kernels {
 using namespace cublaslt;
 namespace {
 
-// Bytes that the call reaches of each of its matrices and vectors.
+// Bytes that the call accesses in each of its matrices and vectors.
 struct Extents {
   size_t a, b, c, d, bias, aux;
   explicit Extents(const Call& x)
@@ -139,8 +139,8 @@ Fastest fastest(const Matmul& matmul, const Call& call,
   return {proposed[best], first, least, best != 0};
 }
 
-// Replaces the algorithm of a product with sums that is slower than two ops: a product without sums
-// and a ColumnSum.
+// Written instead of an algorithm if a product with sums is slower than two ops: a product without
+// sums and a ColumnSum.
 const std::string kApart = "apart";
 
 // True if `real`, a call with sums, is faster than two ops: the call without sums by algorithm

@@ -21,7 +21,7 @@ struct RowItem {
   int64_t rows() const { return count == 0 ? 0 : (begin + count - 1) / width - begin / width + 1; }
 };
 
-// A warp's row, and its elements [first, last) of the part; empty behind the last row.
+// A warp's row, and its elements [first, last) of the part; empty past the last row.
 struct RowOfWarp {
   int64_t row, first, last;
 };

@@ -146,7 +146,7 @@ inline DoublePartials partials_of(const Update& a, double*& scratch) {
   return DoublePartials::of(a.sums, base::ceil_div(a.count(), kUpdateCudaBlock), scratch);
 }
 
-// Runs those of the ops for which Direction::is_for is true. All of `some` share the scratch.
+// Runs the ops for which Direction::is_for is true. All ops in `some` share the scratch.
 template <class Direction, class Args>
 void update_with(std::span<const Args> some, double* scratch, Queue& queue) {
   ManyLaunch aligned(update_blocks<true, Direction>, kUpdateThreads, queue);

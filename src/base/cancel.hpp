@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cancels long work of one rank, which runs in its own thread, from the main thread (comm::beside).
+// Lets the main thread cancel long work that runs in another thread of its rank (comm::beside).
 #pragma once
 
 #include <stop_token>

@@ -15,8 +15,8 @@ std::atomic<int> g_rank{0}, g_ranks{1};
 std::atomic<int64_t> g_step{0};
 std::atomic<const char*> g_phase{"start"};
 
-// The span of the phase, around all others of the main thread. It is never destroyed, because a
-// phase does not end before the process.
+// The span of the phase, which encloses all other spans of the main thread. It is never destroyed,
+// because the last phase lasts until the process ends.
 std::optional<Span>& phase_span() {
   static auto& made = *new std::optional<Span>;
   return made;

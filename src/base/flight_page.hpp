@@ -41,8 +41,8 @@ struct FlightPage {
     // spent_until_ns; 0: not counted yet. The time after that belongs to the phase.
     std::array<FlightWord, 8> spent_ns;
     FlightWord spent_until_ns;
-    // Resident memory of the process at the watchdog's last look. A process that was killed for its
-    // memory tells it here.
+    // Resident memory of the process at the watchdog's last look. It shows whether a process may
+    // have been killed for its memory.
     FlightWord resident_kib;
     FlightWord work;  // grows when the process makes progress (job/progress_clock.hpp)
     std::array<FlightWord, 93> unused;
@@ -57,14 +57,14 @@ struct FlightPage {
     FlightWord tid;  // 0: no thread has this place
     std::array<FlightWord, 2> name;
     FlightWord depth;
-    FlightWord begun;  // spans that are no waits; it stands still when the thread makes no progress
+    FlightWord begun;  // spans that are not waits; constant while the thread makes no progress
     std::array<FlightWord, 3> unused;
     std::array<Open, kDepth> open;
   };
   struct Exchange {
     FlightWord call;      // the call's number from 1
     FlightWord begin_ns;  // of the call
-    FlightWord ns;        // until the last byte was there; 0: it is not
+    FlightWord ns;        // until the last byte arrived; 0: not yet
     FlightWord count, type;
     std::array<FlightWord, 2> kind, group;
     FlightName site;  // innermost open span at the call
@@ -91,8 +91,8 @@ static_assert(sizeof(FlightPage) <= kFlightBytes && FlightWord::is_always_lock_f
 
 // The page of this process.
 FlightPage& flight_page();
-// Maps the page to this file from now on, with what it holds. Returns why not; "" = it is mapped.
-// The file must have kFlightBytes that the file system has reserved.
+// Maps the page to this file from now on and keeps its contents. Returns the problem; "" = it is
+// mapped. The file system must have reserved kFlightBytes for the file.
 const char* map_flight_page(int file);
 
 }  // namespace base

@@ -51,8 +51,8 @@ void log_lost_lines(const std::string& what) {
   sinks().out->info("rank={} level=warning step={} log: {}", where().rank, where().step, what);
 }
 
-// A file whose lines wait in memory while the disk is full. What the disk takes of a line stays,
-// and the rest follows when there is room.
+// A file whose lines wait in memory while the disk is full. If only a part of a line fits, the rest
+// is written when there is room.
 class WaitingSink : public spdlog::sinks::base_sink<std::mutex> {
  public:
   explicit WaitingSink(const std::string& path) : path_(path) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Choose which of many like lines are written. An object belongs to one place of the program, and
-// any thread may ask it.
+// Decide which of many similar lines are written. An object belongs to one place in the program,
+// and any thread may call it.
 #pragma once
 
 #include <atomic>
@@ -32,7 +32,7 @@ class EveryN {
   std::atomic<int64_t> count_{0};
 };
 
-// The first one, and then at most one in so many seconds.
+// The first one, and then at most one in each period of `seconds`.
 class EverySeconds {
  public:
   explicit EverySeconds(double seconds) : seconds_(seconds) {}

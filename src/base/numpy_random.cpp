@@ -43,7 +43,7 @@ std::array<uint32_t, 8> seed_words(uint64_t seed) {
 
 NumpyRandom::NumpyRandom(uint64_t seed) {
   const std::array<uint32_t, 8> words = seed_words(seed);
-  // Four numbers of two words, the lower word first; two numbers, the upper first, make 128 bits.
+  // The words form four 64-bit numbers, lower word first. Two numbers, upper first, form 128 bits.
   auto wide = [&](size_t at) {
     auto number = [&](size_t i) { return uint64_t(words[i + 1]) << 32 | words[i]; };
     return Wide(number(at)) << 64 | number(at + 2);

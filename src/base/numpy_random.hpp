@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The random numbers of NumPy's default_rng(seed), for results that published code draws with it.
-// Its parts are a seed sequence that mixes the seed into a pool of four words (O'Neill, "Developing
-// a seed_seq alternative", 2015), PCG-XSL-RR-128/64 (O'Neill, "PCG: a family of simple fast
-// space-efficient statistically good algorithms", 2014), and bounded integers by masks and
-// rejection, as its shuffle draws them.
+// A seed sequence mixes the seed into a pool of four words (O'Neill, "Developing a seed_seq
+// alternative", 2015). The generator is PCG-XSL-RR-128/64 (O'Neill, "PCG: a family of simple fast
+// space-efficient statistically good algorithms", 2014). Bounded integers are drawn by masks and
+// rejection, as in NumPy's shuffle.
 #pragma once
 
 #include <cstddef>
@@ -21,8 +21,8 @@ class NumpyRandom {
   uint64_t bits64();
   // Returns the next 32 bits: the lower half of 64 bits, then the upper half.
   uint32_t bits32();
-  // Returns a uniform integer in [0, last]: the first 32 bits, cut to the bits of `last`, that are
-  // not larger.
+  // Returns a uniform integer in [0, last]. It draws 32 bits and masks them to the bits of `last`
+  // until the value is not larger.
   uint32_t bounded(uint32_t last);
 
   // Shuffles like Generator.permutation of a one-dimensional array, which draws nothing for arrays

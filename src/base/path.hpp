@@ -7,10 +7,15 @@
 
 namespace base {
 
-// Returns why a text is no path as it is written, with the way out; "" if it is one. "~" and
-// "$NAME" at its beginning are left as they are by all but shells, and would become the names of
-// folders. Addresses such as "s3://bucket" lead to no file. `replaces_variables`: the reader of
-// this path replaces "$NAME".
+// Returns why a text cannot be used as a path, and what to write instead; "" if it can. Only shells
+// replace "~" at the beginning and "$NAME" as a part of a path. Here they would become names of
+// folders. Addresses such as "s3://bucket" are not files, nor is "s3:/bucket", the same address
+// after a library treated it as a path. "./" at the beginning, or "/./", marks a literal path.
+// `replaces_variables`: the reader of this path replaces "$NAME".
 std::string path_problem(std::string_view text, bool replaces_variables = false);
+
+// Returns the same for the name of a file in a table or archive, where only a "$" at the beginning
+// is a problem.
+std::string name_problem(std::string_view text);
 
 }  // namespace base

@@ -15,7 +15,7 @@ std::string pattern_problem(const std::string& text);
 // A regular expression that must match a whole text. Copies share what was compiled.
 class Pattern {
  public:
-  // Throws std::regex_error where pattern_problem returns a reason, long texts aside.
+  // Throws std::regex_error if the text is not a regular expression. Does not check its length.
   explicit Pattern(const std::string& text);
   bool matches(const std::string& text) const;
 

@@ -6,7 +6,7 @@
 namespace base {
 namespace {
 
-// True for a character that may stand beside a number.
+// True for a character that may come right before or after a number.
 bool ends_number(char c) {
   return !std::isalnum(static_cast<unsigned char>(c)) && c != '_' && c != '-' && c != '.' &&
          c != '/';

@@ -25,7 +25,7 @@ double process_start_s() {
   for (int field = 3; field < 22; ++field) fields >> skipped;
   double ticks = 0;
   timespec boot{};
-  constexpr double kMost_s = 600;  // more is no start of this process, but another clock
+  constexpr double kMost_s = 600;  // a greater age comes from a clock that does not match
   if (!(fields >> ticks) || ::clock_gettime(CLOCK_BOOTTIME, &boot) != 0) return now;
   const double age_s =
       double(boot.tv_sec) + 1e-9 * double(boot.tv_nsec) - ticks / double(::sysconf(_SC_CLK_TCK));

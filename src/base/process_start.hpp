@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// When this process began, which is some tenths of a second before main: libraries are loaded.
+// When this process began: some tenths of a second before main, because libraries load first.
 #pragma once
 
 namespace base {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory ran out: what is known of it is written down where it happens, because the stack is
-// unwound, and buffers are freed, before anybody can report it. Nothing here allocates.
+// Records the facts when memory runs out. It does so at once, because the stack is unwound and
+// buffers are freed before the error is reported. Nothing here allocates.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +8,8 @@
 
 namespace base {
 
-// Writes down who asked for how many bytes (0: not known) and for what, the memory of the process,
-// and what the sources tell. Only the first shortage of the process is kept. Never throws.
+// Records the requested bytes (0: not known), their purpose, rank and thread, the memory of the
+// process, and the lines of the sources. Keeps only the process's first shortage. Never throws.
 void note_shortage(int64_t bytes, const char* purpose) noexcept;
 // Returns lines that begin with "memory   "; "" if memory never ran out.
 const char* shortage_text() noexcept;

@@ -18,7 +18,7 @@ namespace {
 
 constexpr auto kRelaxed = std::memory_order_relaxed;
 
-// A file can be mapped over it, whatever the size of a page is.
+// With this alignment a file can be mapped over the memory, whatever the system's page size is.
 constexpr size_t kAlignment = 64 << 10;
 static_assert(kFlightBytes == kAlignment);
 alignas(kAlignment) constinit std::array<FlightWord, kFlightBytes / 8> g_memory{};
@@ -180,7 +180,7 @@ void ExchangeSpan::begin(const Call& call) {
 void ExchangeSpan::end() {
   if (call_ == 0) return;
   FlightPage::Exchange& into = flight_page().exchanges[call_ % FlightPage::kExchanges];
-  // After kExchanges further calls the place belongs to another one.
+  // After kExchanges further calls the place belongs to another exchange.
   if (into.call.load(kRelaxed) == call_) {
     const uint64_t begin_ns = into.begin_ns.load(kRelaxed);
     const uint64_t ns = std::max<uint64_t>(uint64_t(now_ns()) - begin_ns, 1);

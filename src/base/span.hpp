@@ -17,7 +17,7 @@ namespace base {
 
 enum class SpanKind : uint8_t {
   work = 0,
-  wait = 1,   // for another thread or rank; waiting is no progress
+  wait = 1,   // for another thread or rank; waiting is not progress
   phase = 2,  // of the job; it may end within a step
   step = 3,
   block = 4,
@@ -71,7 +71,7 @@ class Span {
 
  private:
   SpanName name_;
-  const SpanProfiler* told_ = nullptr;  // of the beginning, so it must hear of the end
+  const SpanProfiler* told_ = nullptr;  // has seen the beginning, so it must see the end
   int64_t number_, begin_ns_ = 0;
   SpanKind kind_;
   bool ended_ = false;
@@ -86,7 +86,7 @@ class TimedSpan : public Span {
   double end_s(int64_t flops = 0, int64_t bytes = 0) { return 1e-9 * double(end(flops, bytes)); }
 };
 
-// Keeps the times and the last spans from now on, or no longer.
+// Starts or stops keeping the times of spans and the last spans.
 void keep_spans(bool keep = true);
 bool spans_are_kept();
 
@@ -102,7 +102,7 @@ struct SpanProfiler {
 void set_span_profiler(const SpanProfiler* profiler);
 const SpanProfiler* span_profiler();
 
-// An exchange between ranks, from its call until its last byte is there.
+// An exchange between ranks, from its call until its last byte has arrived.
 class ExchangeSpan {
  public:
   struct Call {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A sink of spans and exchanges as wholes, for traces. It hears of them when they end, also of
-// those that were begun before it was set. It can be set and taken away at any time. A thread may
-// call it for a moment after that, so it must live on.
+// A sink that gets whole spans and exchanges when they end, for traces. It also gets those that
+// began before it was set. It can be set and removed at any time. A thread may still call it for a
+// moment after its removal, so it must stay alive.
 #pragma once
 
 #include <cstdint>
@@ -17,13 +17,13 @@ struct EndedSpan {
 };
 struct EndedExchange {
   ExchangeSpan::Call what;
-  uint64_t call;  // number of the call; ranks count alike
+  uint64_t call;  // number of the call, equal on all ranks
   int64_t begin_ns, ns;
 };
 struct SpanRecorder {
   void (*span)(const EndedSpan& span);
   void (*exchange)(const EndedExchange& exchange);
 };
-void set_span_recorder(const SpanRecorder* recorder);  // null: none hears
+void set_span_recorder(const SpanRecorder* recorder);  // null: none
 
 }  // namespace base

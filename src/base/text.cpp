@@ -25,7 +25,8 @@ int edit_distance(std::string_view a, std::string_view b) {
 }
 
 std::string nearest_name(std::string_view name, std::span<const std::string> candidates) {
-  // No known name is longer. The distance needs time and memory by the product of both lengths.
+  // No known name is longer. The distance takes time and memory proportional to the product of both
+  // lengths.
   constexpr size_t kLongest = 100;
   if (name.size() > kLongest) return {};
   int best = 1 + int(name.size()) / 3 + 1;

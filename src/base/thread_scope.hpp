@@ -26,7 +26,7 @@ void register_main_thread();
 // the flight page.
 void name_compute_thread(int number);
 
-// Starts a thread of this name, which is joined when its owner goes.
+// Starts a thread of this name. The destructor of the returned jthread joins it.
 template <class Work>
 std::jthread thread(const std::string& name, Work work) {
   return std::jthread([name, work = std::move(work)]() mutable {

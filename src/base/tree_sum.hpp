@@ -18,7 +18,7 @@ class TreeSum {
     levels_[size_t(count_++)] = 0;
     while (count_ >= 2 && levels_[size_t(count_ - 2)] == levels_[size_t(count_ - 1)]) fold(add);
   }
-  // Adds the remaining slots, newest first, for counts that are no power of two.
+  // Adds the remaining slots, newest first, for counts that are not a power of two.
   template <class Add>
   void finish(Add add) {
     while (count_ >= 2) fold(add);

@@ -11,9 +11,9 @@
 
 namespace checkpoint {
 
-// Returns a hash of the tensors whose names begin with `root`. Each element gives a hash of its
-// place and its bits; their sum modulo 2^64 is the result. It finds changes, not forgeries. All
-// ranks call, and each reads the parts that it writes to files. `queue` is that of the tensors.
+// Returns a hash of the tensors whose names begin with `root`: the sum modulo 2^64 of one hash per
+// element, of its place and its bits. It finds changes, not forgeries. All ranks call, and each
+// reads the parts that it writes to files. `queue` is the queue of the tensors' device.
 uint64_t digest_of(comm::Comm& world, const std::vector<shard::TensorSlice>& tensors,
                    const std::string& root, device::Queue& queue);
 

@@ -10,7 +10,7 @@
 namespace checkpoint {
 namespace {
 
-// Collects bytes that lie side by side in the file and writes them in large, aligned calls. File
+// Collects bytes that are adjacent in the file and writes them in large, aligned calls. File
 // systems are fastest with these (ext4 into memory: 3.3 GB/s in calls of 8 MiB and more, 0.3 GB/s
 // in calls of 1 MiB).
 class Writer {

@@ -48,7 +48,7 @@ std::unique_ptr<Driver> make_driver(comm::Comm& comm, const IoLimits& io);
 
 std::unique_ptr<Driver> make_direct_driver(comm::Comm& comm, const IoLimits& io);
 std::unique_ptr<Driver> make_mpio_driver(comm::Comm& comm, const IoLimits& io);
-// Runs `read`. Returns the words of its error if the file is to blame for it, else "".
+// Runs `read`. Returns the text of its error if the file is to blame for the error, else "".
 std::string reason_of(const std::function<void()>& read);
 
 }  // namespace checkpoint

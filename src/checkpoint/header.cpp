@@ -111,7 +111,7 @@ Header check_header(const std::string& path) {
   int64_t bytes = file.size();
   std::string text(size_t(std::min(bytes, kUserBlock)), '\0');
   file.read_at(text.data(), int64_t(text.size()), 0);
-  // A file of another kind is not cut: fetching it again would not help.
+  // A file of another kind is not a cut checkpoint, so fetching it again would not help.
   const bool unfinished = text.find_first_not_of('\0') == text.npos;
   if (!unfinished && !text.starts_with(kTitle.substr(0, text.size())))
     base::fail(base::Exit::checkpoint, "{}{}", kNoCheckpoint, foreign_hint(path));

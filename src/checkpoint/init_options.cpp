@@ -8,16 +8,17 @@
 namespace checkpoint {
 
 void InitOptions::bind(config::Table& t) {
-  t.key(
-       "from", from,
-       "parameters of a new run, at step 0 only: \"\" = random; a checkpoint .h5 or a run "
-       "directory, .npz or .safetensors with big_vision's names, or a checkpoint folder of it; for "
-       "ResNets with the names of torchvision, VISSL, MoCo, SwAV or DINO: below any prefix")
+  t.key("from", from,
+        "parameters of a new run, at step 0 only: \"\" = random; a checkpoint .h5; a run "
+        "directory; .npz or .safetensors with big_vision's names; a checkpoint folder of "
+        "big_vision. For ResNets also the names of torchvision, VISSL, MoCo, SwAV or DINO, below "
+        "any prefix; for ConvNeXts also those of torchvision")
       .unit("path");
   t.key("dont_load", dont_load,
         "regular expressions that must match a whole parameter path: these keep their random "
         "values, and may be missing from the file or left over in it; everything else must match; "
-        "default for ResNets of PyTorch programs: all but the trunk, [] loads the head too")
+        "default for ResNets and ConvNeXts of PyTorch programs: all but the trunk, [] loads the "
+        "head too")
       .check([this]() -> std::string {
         for (const std::string& pattern : dont_load)
           if (std::string problem = base::pattern_problem(pattern); !problem.empty())

@@ -15,7 +15,7 @@ struct InitOptions {
   // The default of the published code (cappa.md 7.5): a classifier's head and class token, which
   // CapPa lacks.
   std::vector<std::string> dont_load = {"(.*/)?head/(kernel|bias)", "(.*/)?cls"};
-  std::map<std::string, std::string> map;  // our prefix -> their name or prefix
+  std::map<std::string, std::string> map;  // our prefix -> name or prefix in the file
   bool resample = true;                    // posemb
   bool average = false;                    // weights
   void bind(config::Table& t);

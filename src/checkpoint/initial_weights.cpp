@@ -117,9 +117,10 @@ std::string summary_of(const InitPlan& plan, const std::vector<Wanted>& wanted) 
 }  // namespace
 
 InitReport load_initial_weights(comm::Comm& comm, const InitOptions& options, const State& target,
-                                const std::vector<std::string>& grids, const comm::Poll& poll,
+                                const models::TrunkWeights& trunk, const comm::Poll& poll,
                                 Use use) {
   base::Stopwatch watch;
+  const std::vector<std::string>& grids = trunk.patch_tables;
   std::vector<Wanted> wanted;
   std::vector<const shard::TensorSlice*> into;
   for (const shard::TensorSlice& t : target.tensors) {
@@ -133,7 +134,7 @@ InitReport load_initial_weights(comm::Comm& comm, const InitOptions& options, co
   Reader reader;
   Json plan = Json::from_cbor(comm::on_first(comm, [&] {
     reader.file = open_weights(options.from);
-    reader.plan = plan_init(wanted, *reader.file, options, use);
+    reader.plan = plan_init(wanted, *reader.file, options, trunk, use);
     Json loads = Json::array(), whole = Json::array();
     for (const InitPlan::Load& l : reader.plan.loads) {
       loads.push_back(l.wanted);

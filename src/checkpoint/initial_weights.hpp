@@ -21,12 +21,12 @@ struct InitReport {
 };
 
 // Overwrites the parameters that the file has; the others stay as they are. `target` holds this
-// rank's parts, whose tensors /params/... must be f32. `grids` lists the paths of position tables
-// that may be resampled. Rank 0 alone reads the file, in pieces, and sends them to the other ranks.
+// rank's parts, whose tensors /params/... must be f32. `trunk`: what the model's trunk declares.
+// Rank 0 alone reads the file, in pieces, and sends them to the other ranks.
 // All ranks call. On an error all ranks throw the same one (Exit::checkpoint), and the parameters
 // may be partly overwritten. All ranks call `poll` between two pieces.
 InitReport load_initial_weights(comm::Comm& comm, const InitOptions& options, const State& target,
-                                const std::vector<std::string>& grids, const comm::Poll& poll,
+                                const models::TrunkWeights& trunk, const comm::Poll& poll,
                                 Use use = Use::begins);
 
 }  // namespace checkpoint

@@ -15,8 +15,8 @@ struct IoLimits {
   bool mpio = false;          // by HDF5's MPI-IO driver, with the two members below (driver.hpp)
   bool collective = true;
   std::map<std::string, std::string> hints;
-  int64_t stripes = 0;  // of new files on Lustre; 0: as the file system has it
-  // Returns the bytes of one read, a multiple of `block`. A thread proves what one read brought
+  int64_t stripes = 0;  // of new files on Lustre; 0: the file system's default
+  // Returns the bytes of one read, a multiple of `block`. A thread proves the data of one read
   // while the next one runs, so two reads of each thread are in flight.
   int64_t largest_read(int64_t block) const {
     constexpr int64_t kMost = 64 << 20;  // larger reads are no faster

@@ -38,8 +38,8 @@ int64_t metadata_room(const State& state, const FileLayout& layout) {
   return base::round_up(bytes, kAlignment);
 }
 
-// Returns the end of the file by its superblock, which lies behind the user block. Files with the
-// formats of HDF5 1.8 have superblocks of version 2, and addresses of 8 bytes.
+// Returns the end of the file as its superblock states it. The superblock follows the user block.
+// Files with the formats of HDF5 1.8 have superblocks of version 2, and addresses of 8 bytes.
 int64_t stated_end(const std::string& image) {
   constexpr size_t kVersion = 8, kBytesOfAddress = 9, kEnd = 28;
   CHECK(image.size() >= size_t(kUserBlock) + kEnd + 8, "a file of {} bytes", image.size());
@@ -178,8 +178,8 @@ std::string make_structure(const std::string& name, const State& state, FileLayo
       std::string("XXH3-64. blocks: of every 1 MiB of each dataset's bytes, datasets by path. "
                   "tensors: of the block hashes of each. file: of the hashes of all tensors."));
   std::string image = file.close_to_image();
-  // HDF5 frees the unused space behind the last dataset on close. Metadata for which there was no
-  // room elsewhere lies there, and belongs to the file.
+  // HDF5 frees the unused space behind the last dataset on close. Metadata that did not fit
+  // elsewhere may be stored there, and belongs to the file.
   layout.file_bytes = std::max(layout.file_bytes, stated_end(image));
   return image;
 }

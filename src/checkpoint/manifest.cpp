@@ -72,7 +72,7 @@ FileLayout layout_of_json(const Json& json) {
   return layout;
 }
 
-// Reads a range of the file. Throws if the range lies outside the file.
+// Reads a range of the file. Throws if the range is not inside the file.
 std::string read_range(const io::File& file, int64_t begin, int64_t bytes, const char* what) {
   if (begin < kUserBlock || bytes < 0 || begin > file.size() - bytes)
     refuse("{} lies outside the file", what);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // All ranks read and write together through HDF5's MPI-IO driver, dataset by dataset in the order
-// of the file. Rank 0 has written the structure before, so HDF5 allocates nothing: the file has the
-// bytes that the direct driver gives it.
+// of the file. Rank 0 has written the structure before, so HDF5 allocates nothing, and the file has
+// the same bytes as with the direct driver.
 //
 // Only the main thread may call MPI, so a transfer holds training. A rank that fails takes part in
 // all further transfers with its errors kept for the end, because the others would wait for it.
@@ -143,8 +143,8 @@ void MpioDriver::write(io::File& file, const FileLayout& layout, const std::vect
   error.rethrow();
 }
 
-// Reads and proves this rank's parts; returns their bytes. All ranks ask `stops` in step. If it
-// says so on one rank, all end.
+// Reads and proves this rank's parts; returns their bytes. All ranks call `stops` in step. If it
+// returns true on one rank, all ranks end.
 int64_t MpioDriver::fetch(const std::string& path, const Manifest& manifest,
                           const std::vector<shard::TensorSlice>& tensors,
                           const std::function<bool()>& stops) {

@@ -15,7 +15,6 @@ namespace checkpoint {
 namespace {
 
 constexpr size_t kMaxLines = 50;
-constexpr const char* kAllButTrunk = "(?!trunk/).*";
 constexpr int64_t kMaxGridRows = 1 << 16;  // 256 x 256 patches
 
 // Returns the rest of `name` behind a prefix that ends at a slash, or at a dot as in names of
@@ -116,30 +115,32 @@ void refuse(base::Exit code, const WeightFile& file, std::vector<std::string> pr
       example);
 }
 
-// Returns the names of a PyTorch program if the model has a ResNet and the deck no map.
-std::optional<TorchNames> torch_names(const std::vector<Wanted>& wanted, const WeightFile& file,
-                                      const InitOptions& options) {
-  const bool resnet = std::any_of(wanted.begin(), wanted.end(), [](const Wanted& w) {
-    return w.path.starts_with("trunk/layer1.0.");
-  });
-  return resnet && options.map.empty() ? TorchNames::of(file) : std::nullopt;
+// Returns the names of a PyTorch program if such programs have the model's trunk and the deck has
+// no map.
+std::optional<TorchNames> torch_names(const WeightFile& file, const InitOptions& options,
+                                      const models::TrunkWeights& trunk) {
+  return trunk.torch && options.map.empty() ? TorchNames::of(file, *trunk.torch) : std::nullopt;
 }
 
-// By default, files of PyTorch programs give the trunk alone, as linear probes need it.
-InitOptions with_default(InitOptions options, bool torch) {
-  if (torch && options.dont_load == InitOptions().dont_load) options.dont_load = {kAllButTrunk};
+std::string all_but(const models::TorchTrunk& trunk) { return fmt::format("(?!{}).*", trunk.root); }
+
+// By default, only the trunk is loaded from files of PyTorch programs, as linear probes need.
+InitOptions with_default(InitOptions options, bool translated, const models::TrunkWeights& trunk) {
+  if (translated && options.dont_load == InitOptions().dont_load)
+    options.dont_load = {all_but(*trunk.torch)};
   return options;
 }
 
 // Builds the plan parameter by parameter and collects the problems.
 class InitPlanner {
  public:
-  InitPlanner(const std::vector<Wanted>& wanted, const WeightFile& file, const InitOptions& options,
+  InitPlanner(const WeightFile& file, const InitOptions& options, const models::TrunkWeights& trunk,
               Use use)
       : file_(file),
+        trunk_(trunk),
         use_(use),
-        torch_(torch_names(wanted, file, options)),
-        options_(with_default(options, torch_.has_value())),
+        torch_(torch_names(file, options, trunk)),
+        options_(with_default(options, torch_.has_value(), trunk)),
         tensors_(file.tensors()),
         names_(options_, tensors_, torch_.has_value()),
         taken_(tensors_.size()) {
@@ -188,17 +189,17 @@ class InitPlanner {
   }
 
   void explain_trunk(const std::vector<Wanted>& wanted) {
-    std::map<std::string, std::vector<int64_t>> there;
+    models::TensorShapes there;
     for (const auto& [name, i] : index_)
       if (const std::optional<std::string> ours = names_.ours(name))
         there[*ours] = tensors_[i].shape;
-    if (std::string text = trunk_difference(there, wanted); !text.empty()) {
+    if (std::string text = trunk_difference(there, wanted, trunk_); !text.empty()) {
       problems_.insert(problems_.begin(), std::move(text));
       code_ = base::Exit::config;  // keys of the deck are wrong
     }
   }
 
-  // Returns the name in the file behind a slash or, if only that is there, behind a dot.
+  // Returns the file's name with a slash behind the prefix; with a dot if only that name exists.
   std::optional<std::string> name_in_file(const std::string& path) const {
     std::optional<std::string> name = names_.theirs(path, '/'), dotted = names_.theirs(path, '.');
     return dotted && !index_.contains(*name) && index_.contains(*dotted) ? dotted : name;
@@ -266,7 +267,7 @@ class InitPlanner {
       if (taken_[i]) continue;
       const std::optional<std::string> ours =
           torch_ ? torch_->ours(tensors_[i].name) : names_.ours(tensors_[i].name);
-      if (!ours || names_.dont_load(*ours) || is_beside_resnet(*ours))
+      if (!ours || names_.dont_load(*ours) || (trunk_.torch && is_beside(*ours, *trunk_.torch)))
         plan_.unused.push_back(describe(tensors_[i]));
       else
         problem(*ours, fmt::format("only in the file: {}", describe(tensors_[i])));
@@ -277,7 +278,7 @@ class InitPlanner {
   // loaded.
   void check_patterns(const std::string& first_path) {
     std::vector<std::string> published = InitOptions().dont_load;
-    published.push_back(kAllButTrunk);
+    if (trunk_.torch) published.push_back(all_but(*trunk_.torch));
     for (size_t i = 0; i < options_.dont_load.size(); ++i)
       if (!names_.has_matched(i) &&
           std::find(published.begin(), published.end(), options_.dont_load[i]) == published.end())
@@ -288,12 +289,13 @@ class InitPlanner {
   }
 
   const WeightFile& file_;
+  const models::TrunkWeights& trunk_;
   const Use use_;
   const std::optional<TorchNames> torch_;
   const InitOptions options_;
   const std::vector<FileTensor>& tensors_;
   Names names_;
-  Index index_;  // tensors of the file by name; if it is a PyTorch program's, by our path
+  Index index_;  // tensors of the file by name; by our path in files of PyTorch programs
   std::vector<bool> taken_;  // by tensor of the file
   InitPlan plan_;
   std::vector<std::string> problems_;
@@ -304,8 +306,8 @@ class InitPlanner {
 }  // namespace
 
 InitPlan plan_init(const std::vector<Wanted>& wanted, const WeightFile& file,
-                   const InitOptions& options, Use use) {
-  return InitPlanner(wanted, file, options, use).plan(wanted);
+                   const InitOptions& options, const models::TrunkWeights& trunk, Use use) {
+  return InitPlanner(file, options, trunk, use).plan(wanted);
 }
 
 }  // namespace checkpoint

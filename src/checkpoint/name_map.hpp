@@ -7,6 +7,7 @@
 
 #include "checkpoint/init_options.hpp"
 #include "checkpoint/weight_file.hpp"
+#include "models/trunk_weights.hpp"
 
 namespace checkpoint {
 
@@ -25,21 +26,22 @@ struct InitPlan {
   };
   std::vector<Load> loads;  // in the order of the file
   // The parameters and tensors that are not loaded. Parameters stay random: `skipped` ones are in
-  // the file, `missing` ones are not, `unmapped` ones lie outside init.map. `unused` are tensors of
-  // the file.
+  // the file, `missing` ones are not, `unmapped` ones are not covered by init.map. `unused` are
+  // tensors of the file.
   std::vector<std::string> skipped, missing, unmapped, unused;
 };
 
-// The use of the weights. A run that begins leaves out what dont_load names, because it learns that
-// anew. A model that is used as it is needs all that the file has: dont_load then names what may be
-// missing, left over or of another shape.
+// How the weights are used. A run that begins does not load what dont_load names, because it trains
+// those parameters anew. A model that is used as it is loads all that the file has. dont_load then
+// names tensors that may be missing, left over or of another shape.
 enum class Use { begins, as_it_is };
 
 // Plans the loading by the published rules (cappa.md 7.5). A path that only one side has is an
 // error, unless dont_load matches it. A different shape or type is an error too.
 // Error(Exit::checkpoint) lists all of them and names the remedy. It is Error(Exit::config) for a
-// trunk of another depth or width.
+// trunk of another form. trunk: what the model's trunk declares.
 InitPlan plan_init(const std::vector<Wanted>& wanted, const WeightFile& file,
-                   const InitOptions& options, Use use = Use::begins);
+                   const InitOptions& options, const models::TrunkWeights& trunk = {},
+                   Use use = Use::begins);
 
 }  // namespace checkpoint

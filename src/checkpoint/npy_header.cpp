@@ -51,7 +51,7 @@ class Parser {
                base::quoted(text_));
   }
   char peek() {
-    while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\n')) ++at_;
+    at_ = std::min(text_.find_first_not_of(" \t\r\n", at_), text_.size());
     return at_ < text_.size() ? text_[at_] : '\0';
   }
   bool skip(char c) {
@@ -130,6 +130,12 @@ std::optional<device::DType> weight_type(std::string_view descr) {
   using device::DType;
   std::string little(descr);
   if (is_big_endian(descr) && descr != ">V2") little[0] = '<';
+  // Other writers leave the order to the machine, or name the type; NumPy reads both.
+  if (descr.starts_with('=') || (descr.starts_with('|') && descr != "|V2")) little[0] = '<';
+  if (descr == "f2" || descr == "f4" || descr == "f8" || descr == "i8") little.insert(0, "<");
+  if (descr == "float16" || descr == "float32" || descr == "float64")
+    little = fmt::format("<f{}", descr == "float16" ? 2 : descr == "float32" ? 4 : 8);
+  if (descr == "int64") little = "<i8";
   descr = little;
   if (descr == "<f4") return DType::f32;
   if (descr == "<f8") return DType::f64;

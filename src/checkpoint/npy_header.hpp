@@ -22,7 +22,7 @@ NpyHeader parse_npy_header(std::string_view text);
 
 // True if the values begin with their most significant bytes.
 bool is_big_endian(std::string_view descr);
-// Turns values of `size` bytes round; `bytes` are whole values.
+// Reverses the bytes of each value of `size` bytes; `bytes` is a multiple of `size`.
 void reverse_bytes(char* values, int64_t bytes, int64_t size);
 
 // Returns the type of "<f4", "<f8", "<f2", "<i8", of these with ">", and of "|V2" or "<V2", which

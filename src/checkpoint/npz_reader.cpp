@@ -15,6 +15,7 @@
 
 #include "checkpoint/npy_header.hpp"
 #include "checkpoint/weight_file.hpp"
+#include "data/sources/tar_reader.hpp"
 #include "io/files.hpp"
 
 namespace checkpoint {
@@ -30,6 +31,8 @@ class NpzReader : public WeightFile {
     std::set<std::string> names;
     for (size_t member = 0; next(); ++member) {
       std::string name = name_of(entry_);
+      // Folders, and what a file manager adds when it packs the arrays again.
+      if (name.ends_with('/') || data::is_hidden_member(name)) continue;
       if (!name.ends_with(".npy")) refuse(fmt::format("member '{}' is not an array (.npy)", name));
       name.resize(name.size() - 4);
       if (!names.insert(name).second) refuse(fmt::format("'{}' appears twice", name));

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Chooses the reader for a file of initial weights.
+#include <algorithm>
+
+#include "base/pointer_file.hpp"
 #include "checkpoint/catalogue.hpp"
 #include "checkpoint/foreign_file.hpp"
 #include "checkpoint/weight_file.hpp"
@@ -21,6 +24,15 @@ std::unique_ptr<WeightFile> open_newest(const std::vector<Candidate>& files) {
   base::fail(base::Exit::checkpoint, "{}", reasons);
 }
 
+// Returns base::pointer_problem of a file.
+std::string pointer_in(const std::string& path) {
+  if (io::is_directory(path)) return "";
+  const io::File file(path, io::File::Mode::read);
+  std::string head(size_t(std::min<int64_t>(file.size(), 64)), '\0');
+  file.read_at(head.data(), int64_t(head.size()), 0);
+  return base::pointer_problem(head);
+}
+
 }  // namespace
 
 std::unique_ptr<WeightFile> open_weights(const std::string& path) {
@@ -28,6 +40,8 @@ std::unique_ptr<WeightFile> open_weights(const std::string& path) {
   try {
     if (std::string folder = zarr_folder(path); !folder.empty()) return open_zarr_weights(folder);
     if (!io::exists(path)) base::fail(Exit::checkpoint, "{}: there is no such file", path);
+    if (const std::string pointer = pointer_in(path); !pointer.empty())
+      base::fail(Exit::checkpoint, "{}: {}", path, pointer);
     if (io::is_directory(path) || data::has_ending(path, ".h5")) return open_newest(files_at(path));
     if (data::has_ending(path, ".npz")) return open_npz_weights(path);
     if (data::has_ending(path, ".safetensors")) return open_safetensors_weights(path);

@@ -23,8 +23,8 @@ void bind_io(config::Table& t, IoLimits& limits) {
       .max(1024)
       .on_resume(OnResume::may_change);
   t.key("io_inflight_mb", limits.inflight_mb,
-        "limit of what a restore has read and not yet proved, on each rank; all io_threads share "
-        "it")
+        "limit of the bytes that a restore on each rank has read and not yet proved; all "
+        "io_threads share it")
       .min(2)
       .max(1 << 20)
       .unit("MiB")
@@ -66,7 +66,7 @@ void bind_driver(config::Table& t, IoLimits& io) {
       t.error(name, "this is for checkpoint.driver = \"mpio\"; the deck has \"direct\"");
   t.key("stripes", io.stripes,
         "Lustre: number of targets over which the files of RUN/checkpoints are spread, set once by "
-        "lfs; -1 = all; 0 = as the folder has it")
+        "lfs; -1 = all; 0 = keep the folder's setting")
       .min(-1)
       .on_resume(OnResume::may_change);
 }
@@ -97,7 +97,7 @@ void bind_beginning(config::Table& t, CheckpointOptions& options) {
   t.key("restart_data", options.restart_data,
         "true: a run that goes on from a checkpoint begins its data anew, at the first example of "
         "their order; step, schedules and counts go on. This is done once, however often the "
-        "command is repeated: a checkpoint knows if the attempt that wrote it has done it")
+        "command is repeated: a checkpoint records whether the attempt that wrote it set this key")
       .on_resume(OnResume::may_change);
 }
 
@@ -115,8 +115,8 @@ void CheckpointOptions::bind(config::Table& t) {
       .unit("s")
       .on_resume(OnResume::may_change);
   t.key("first_step", first_step,
-        "a checkpoint is also written after step 1, as the published code does: a disk that cannot "
-        "be written shows at once")
+        "a checkpoint is also written after step 1, as the published code does, so a disk that "
+        "cannot be written is found at once")
       .on_resume(OnResume::may_change);
   t.key("keep_last", keep_last, "number of newest checkpoints to keep")
       .min(1)
@@ -153,7 +153,7 @@ void CheckpointOptions::bind(config::Table& t) {
 }
 
 int64_t resume_step(const std::string& resume) {
-  if (resume.starts_with("-")) return -1;  // "-0" is no step
+  if (resume.starts_with("-")) return -1;  // "-0" is not a step
   int64_t step = -1;
   auto [end, error] = std::from_chars(resume.data(), resume.data() + resume.size(), step);
   return error == std::errc() && end == resume.data() + resume.size() && step >= 0 ? step : -1;

@@ -25,7 +25,7 @@ std::vector<size_t> batches_of(const std::vector<Portion>& portions, int64_t lar
   int64_t bytes = 0, end = -1;
   for (size_t i = 0; i < portions.size(); ++i) {
     const Portion& p = portions[i];
-    // Two parts that meet in a block both want it; such a block is read twice.
+    // A block in which two parts meet is wanted by both parts, and is read twice.
     bool beside = end >= 0 && p.offset() >= end && p.offset() - end <= kMaxGap;
     if (i > 0 && (!beside || bytes + p.bytes() > largest_read)) {
       out.push_back(i);
@@ -84,7 +84,7 @@ class PartReader {
   std::atomic<int64_t> bytes_{0};
 };
 
-// Portions that lie side by side are read in one call, straight into their memory.
+// Portions that are adjacent in the file are read in one call, straight into their memory.
 void PartReader::read(Batch& b) {
   std::vector<char> gap(size_t{kMaxGap});
   std::vector<std::span<char>> pieces;

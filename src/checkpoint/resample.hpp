@@ -7,12 +7,12 @@
 
 namespace checkpoint {
 
-// Returns the side of a square grid with `rows` rows; -1 if `rows` is no square.
+// Returns the side of a square grid with `rows` rows; -1 if `rows` is not a square.
 int64_t grid_side(int64_t rows);
 
 // Resamples [from * from, width] to [to * to, width] by separable linear interpolation with aligned
-// corners. Output i lies at input i (from - 1) / (to - 1). Sums are in f64. The result is that of
-// SciPy's zoom of order 1 (cappa.md 7.5).
+// corners. Output i is at input position i (from - 1) / (to - 1). Sums are in f64. The result
+// equals SciPy's zoom of order 1 (cappa.md 7.5).
 std::vector<float> resample_grid(const std::vector<float>& table, int64_t from, int64_t to,
                                  int64_t width);
 

@@ -62,7 +62,7 @@ std::string read_together(comm::Comm& comm, const Candidate& candidate, const Ma
   return "";
 }
 
-// Host memory to read a file into: the parts themselves, or host copies if the parts lie on a
+// Host memory to read a file into: the parts themselves, or host copies if the parts are on a
 // device.
 class Landing {
  public:

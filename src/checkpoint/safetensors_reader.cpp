@@ -46,6 +46,8 @@ const std::map<std::string, Known>& known_types() {
       {"F8_E4M3", {1, {}}},
       {"F8_E5M2", {1, {}}},
       {"F8_E8M0", {1, {}}},
+      {"F8_E4M3FNUZ", {1, {}}},
+      {"F8_E5M2FNUZ", {1, {}}},
       {"C64", {8, {}}},
   };
   return all;

@@ -222,7 +222,8 @@ void Save::write() {
     driver_->write(file_, layout_, order);
   }
   io::File file = std::move(file_);
-  // By MPI-IO other ranks may write this rank's bytes, which shows once the file is opened anew.
+  // With MPI-IO, other ranks may write this rank's bytes. These appear once the file is opened
+  // anew.
   const io::File anew = together() ? io::File(temporary(), io::File::Mode::read) : io::File();
   const io::File& shown = together() ? anew : file;
   // The sync takes longer than the read-back, so both run at once. Reading after the sync would

@@ -85,7 +85,7 @@ class Save {
   std::string structure_;  // on rank 0: the bytes of the file as HDF5 creates it
   std::vector<Piece> pieces_;
   std::unique_ptr<Driver> driver_;
-  io::File file_;  // what write_together() leaves to write()
+  io::File file_;  // the file that write_together() leaves open for write()
 };
 
 // Returns the bytes of a file of this state and stores its offsets in `known`.

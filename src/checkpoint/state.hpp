@@ -38,7 +38,7 @@ struct State {
   // Every rank lists the same tensors, in any order, with its own parts. The parts that write cover
   // every element exactly once.
   std::vector<shard::TensorSlice> tensors;
-  // Queue of the device that holds the parts; null if they lie in host memory.
+  // Queue of the device that holds the parts; null if they are in host memory.
   device::Queue* queue = nullptr;
   // How this rank writes or reads the file.
   IoLimits io{};
@@ -50,7 +50,7 @@ struct State {
   // numbers and texts of that file. If the file is damaged, it is called again for the next one.
   std::function<void()> before_tensors{};
 
-  // True if the parts lie in host memory, which files are written from and read into.
+  // True if the parts are in host memory, which files are written from and read into.
   bool on_host() const { return !queue || queue->kind() != device::Kind::cuda; }
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names of PyTorch programs for the tensors of a ResNet and its head, as names of ours: files of
-// torchvision, VISSL, MoCo, SwAV, DINO and of programs that write like them.
+// Translates PyTorch programs' names of the tensors of a trunk and its head to ours. Knows files of
+// torchvision, VISSL, MoCo, SwAV, DINO and of programs that use the same names.
 #pragma once
 
 #include <optional>
@@ -9,22 +9,24 @@
 #include <vector>
 
 #include "checkpoint/weight_file.hpp"
+#include "models/trunk_weights.hpp"
 
 namespace checkpoint {
 
 // True for a counter of a batch norm. Files hold it as a whole number, and old files lack it.
 bool is_counter(const std::string& name);
 
-// True for a path below "trunk/" that no ResNet has, such as that of a head beside it in a file.
-bool is_beside_resnet(const std::string& path);
+// True for a path below the trunk's root that no such trunk has, such as the path of a head that a
+// file stores beside the trunk.
+bool is_beside(const std::string& path, const models::TorchTrunk& trunk);
 
 class TorchNames {
  public:
-  // Returns the names of a file with a ResNet below one prefix, such as "", "module.encoder_q." or
-  // "trunk._feature_blocks."; nothing if there is none. A method may train several encoders
-  // together; then the one that is evaluated counts: encoder_q, teacher. Throws
-  // Error(Exit::checkpoint) if several are left to choose from.
-  static std::optional<TorchNames> of(const WeightFile& file);
+  // Returns the names of a file with such a trunk below one prefix, such as "", "module.encoder_q."
+  // or "trunk._feature_blocks."; nothing if there is none. If a method trains several encoders,
+  // encoder_q or teacher is used, because that one is evaluated. Throws Error(Exit::checkpoint) if
+  // the choice is not unique.
+  static std::optional<TorchNames> of(const WeightFile& file, const models::TorchTrunk& trunk);
 
   // Returns our path of a tensor of the file; nothing for tensors of other parts.
   std::optional<std::string> ours(const std::string& name) const;
@@ -33,6 +35,7 @@ class TorchNames {
   const std::string& prefix() const { return prefix_; }
 
  private:
+  models::TorchTrunk trunk_;
   std::string prefix_;
   // Prefixes of heads in the file, and ours; the first match counts.
   std::vector<std::pair<std::string, std::string>> heads_;

@@ -2,7 +2,6 @@
 // Tells how the trunks of a file and of a model differ as a whole, instead of tensor by tensor.
 #pragma once
 
-#include <map>
 #include <string>
 #include <vector>
 
@@ -10,9 +9,9 @@
 
 namespace checkpoint {
 
-// Returns the key of the deck that does not fit, both trunks and the way out; "" if the trunks are
-// alike, of different kinds, or beside a decoder. `file`: shapes by path of ours.
-std::string trunk_difference(const std::map<std::string, std::vector<int64_t>>& file,
-                             const std::vector<Wanted>& model);
+// Returns a text with the deck's key that does not fit, both trunks and the way out. Returns "" if
+// the trunks are alike, of different kinds, or without keys. `file`: shapes by our path.
+std::string trunk_difference(const models::TensorShapes& file, const std::vector<Wanted>& model,
+                             const models::TrunkWeights& trunk);
 
 }  // namespace checkpoint

@@ -10,7 +10,7 @@ namespace checkpoint {
 bool built_with_archive();
 
 // The contents of a zstd frame, which must have `size` bytes, or a reason if the frame is damaged.
-// A longer frame gives one byte more.
+// For a longer frame, `bytes` has one byte more.
 struct Unpacked {
   std::string bytes, problem;
 };

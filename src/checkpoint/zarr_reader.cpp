@@ -161,7 +161,7 @@ class ZarrReader : public WeightFile {
     at_ = 0;
   }
 
-  // Copies the part of a chunk that lies in the tensor to its place in rows_.
+  // Copies the part of a chunk that is inside the tensor to its place in rows_.
   void copy(const ZarrArray& array, const Sizes& slab, const Sizes& place, const std::string& chunk,
             int64_t size) {
     const size_t last = slab.size() - 1;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory on which threads sleep until somebody rings. If processes share it, a thread of one
-// process wakes threads of another. Memory of zeros is a bell.
+// process wakes threads of another. Zero-filled memory is a valid bell.
 #pragma once
 
 #include <atomic>
@@ -14,12 +14,12 @@ class Bell {
  public:
   using Span = std::chrono::nanoseconds;
 
-  // Wakes all threads that wait, unless somebody attends to what they wait for.
+  // Wakes all threads that wait, unless the bell is attended.
   void ring();
-  // Wakes all threads that wait, whoever attends.
+  // Wakes all threads that wait, even if the bell is attended.
   void wake_all();
-  // Somebody looks for work all the time, so that rings need no system call. After attend(false) it
-  // looks once more, and rings if there is work.
+  // While the bell is attended, a thread looks for work all the time, so rings need no system call.
+  // After attend(false) that thread looks once more, and rings if there is work.
   void attend(bool here) { attended_.store(here); }
   // How often it has rung. Ask before you look whether there is work, so that no ring is missed.
   uint32_t heard() const { return rung_.load(); }

@@ -27,7 +27,7 @@ std::vector<Offset> clock_offsets(const std::vector<std::vector<Readings>>& roun
   std::vector<Offset> out(rounds.front().size());
   for (const std::vector<Readings>& round : rounds)
     for (size_t r = 0; r < round.size(); ++r) {
-      // Each rank has left the barrier after rank 0 came to it, and the other way round.
+      // Rank r left the barrier after rank 0 entered it, and rank 0 left after rank r entered.
       out[r].most = std::min(out[r].most, round[r].after - round[0].before);
       out[r].least = std::max(out[r].least, round[r].before - round[0].after);
     }

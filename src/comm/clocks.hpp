@@ -9,7 +9,7 @@
 
 namespace comm {
 
-// An interval in which the difference of two clocks lies, in seconds.
+// An interval that contains the difference of two clocks, in seconds.
 struct Offset {
   double least = -1e300, most = 1e300;
   double middle() const { return (least + most) / 2; }
@@ -18,7 +18,7 @@ struct Offset {
 struct Readings {
   double before = 0, after = 0;
 };
-// Returns the readings of all ranks: [i][r] are those of rank r at barrier i. All ranks call.
+// Returns the readings of all ranks: [i][r] is from rank r at barrier i. All ranks call.
 std::vector<std::vector<Readings>> read_clocks(Comm& world, int barriers, double (*now_s)());
 // Returns how far each rank's clock is ahead of rank 0's.
 std::vector<Offset> clock_offsets(const std::vector<std::vector<Readings>>& rounds);

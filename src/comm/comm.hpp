@@ -39,6 +39,13 @@ class Ticket {
   Work* work_ = nullptr;
 };
 
+// Host memory that the ranks of a node share.
+struct NodeBuffer {
+  device::Buffer memory;  // bytes() is 0 unless `first`, so ledgers count a copy once
+  bool first = true;      // this rank is the first one that has this copy
+  bool only = false;      // all ranks of the communicator have this copy
+};
+
 class Comm {
  public:
   virtual ~Comm() = default;
@@ -63,12 +70,18 @@ class Comm {
     return reduce_scatter(send, recv, host_queue());
   }
   Ticket all_reduce(device::View view) { return all_reduce(view, host_queue()); }
-  // Makes memory of this kind. In memory of CPU ranks on one node, all_reduce adds up numbers where
-  // they lie, which takes less time than messages. All ranks of the node call in the same order,
-  // with equal sizes. Sums then follow the tree in either order.
+  // Makes memory of this kind. If CPU ranks of one node share it, all_reduce adds up numbers in
+  // place, which takes less time than messages. All ranks of the node call in the same order, with
+  // equal sizes. Sums in shared memory follow the tree with either SumOrder.
   virtual device::Buffer shared_buffer(device::Kind kind, device::Ledger& ledger,
                                        std::string category, int64_t bytes) {
     return {kind, ledger, std::move(category), bytes};
+  }
+  // Makes zero-filled memory that the ranks of a node share. A rank reads what others have written
+  // after a barrier. Ranks that cannot share memory get a copy each. All ranks of the node call in
+  // the same order, with equal sizes.
+  virtual NodeBuffer node_buffer(device::Ledger& ledger, std::string category, int64_t bytes) {
+    return {{device::Kind::cpu, ledger, std::move(category), bytes}, true, size() == 1};
   }
   // `view` is host memory.
   virtual void broadcast(device::View view, int root) = 0;
@@ -141,7 +154,8 @@ class Session {
                               const std::string& name = "group");
   int local_rank() const;  // rank on this node
   int local_size() const;
-  // Returns how sums of shared buffers are exchanged, and why if by messages alone, for the log.
+  // Returns how sums of shared buffers are exchanged, for the log. If only messages are used, the
+  // text gives the reason.
   std::string exchange_text() const;
   std::string host() const;
   Background background() const;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An exchange between ranks has failed. They can agree on nothing any more, so this rank ends the
-// job.
+// An exchange between ranks has failed. The ranks can no longer agree on anything, so this rank
+// ends the job.
 #pragma once
 
 #include "base/error.hpp"

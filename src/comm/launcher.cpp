@@ -30,7 +30,7 @@ constexpr std::array kRows = {
 constexpr std::array kStarters = {"mpirun",  "mpiexec", "orterun",         "orted",
                                   "prterun", "prted",   "hydra_pmi_proxy", "slurmstepd"};
 
-// By these a process of MPI knows that it is a rank.
+// An MPI process learns from variables with these prefixes that it is a rank.
 constexpr std::array kOfMpi = {"OMPI_", "PMIX_",           "PMI_",     "PMI2_", "PRTE_",
                                "ORTE_", "HYDI_CONTROL_FD", "MPI_LOCAL"};
 constexpr std::array kOfLauncher = {
@@ -109,7 +109,7 @@ bool is_of_launcher(std::string_view variable) { return begins_with_any(variable
 
 std::vector<std::string> environment_without_mpi() {
   auto is_launchers = [](std::string_view variable) {
-    // The user's word that MPI may run as root is none of the launcher's.
+    // The user, not the launcher, sets OMPI_ALLOW_RUN_AS_ROOT.
     return begins_with_any(variable, kOfMpi) && !variable.starts_with("OMPI_ALLOW_RUN_AS_ROOT");
   };
   std::vector<std::string> kept;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Knows the launchers of MPI jobs: mpirun of Open MPI 4 and 5, mpiexec of MPICH and Intel MPI
-// (hydra), and srun with PMIx or PMI-2. launched_rank and launched_ranks (comm.hpp) are
-// in launcher.cpp, too.
+// (hydra), and srun with PMIx or PMI-2. launcher.cpp also holds launched_rank and launched_ranks
+// (comm.hpp).
 #pragma once
 
 #include <string>
@@ -21,14 +21,14 @@ enum class Launcher {
 Launcher launcher();
 // Returns its name, for people.
 std::string launcher_name(Launcher launcher);
-// Returns the command that gives each rank so many cores of its own, for advice.
+// Returns the command that gives each rank this number of cores of its own, for advice.
 std::string binding_command(Launcher launcher, int cores);
 
 // True for a variable that a launcher sets for its own use: they differ by rank or start, or are
 // secrets.
 bool is_of_launcher(std::string_view variable);
 // Returns this process's environment without the variables that an MPI launcher sets for a rank.
-// Another MPI program that had them would take itself for this rank.
+// With these variables, another MPI program would mistake itself for this rank.
 std::vector<std::string> environment_without_mpi();
 
 }  // namespace comm

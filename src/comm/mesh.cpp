@@ -59,9 +59,9 @@ void MeshOptions::bind(config::Table& t) {
       .unit("s")
       .on_resume(config::OnResume::may_change);
   t.key("bucket_mb", bucket_mb,
-        "gradients of small neighbouring units are exchanged together, up to this size, and those "
-        "of one block; 0 = each unit alone; for parameters and optimizer that are replicated, at "
-        "determinism.level \"run\"")
+        "the gradients of a block are exchanged together, and so are those of neighbouring units "
+        "up to this size in all; 0 = each unit alone. Applies to replicated parameters with "
+        "replicated optimizer state, at determinism.level \"run\"")
       .min(0)
       .max(1 << 20)
       .unit("MiB")

@@ -15,7 +15,7 @@ struct MeshRule {
   void bind(config::Table& t);
 };
 
-// The way in which GPUs exchange: NCCL where every rank has a GPU of its own, NCCL, or host memory.
+// How GPUs exchange: automatic (NCCL if every rank has a GPU of its own), NCCL, or by host memory.
 enum class GpuExchange { automatic, nccl, mpi };
 inline constexpr std::pair<const char*, GpuExchange> kGpuExchangeNames[] = {
     {"auto", GpuExchange::automatic}, {"nccl", GpuExchange::nccl}, {"mpi", GpuExchange::mpi}};

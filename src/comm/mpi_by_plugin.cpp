@@ -61,7 +61,7 @@ struct Loaded {
 
 class Search {
  public:
-  // Loads the first of these that is there and fits. Fails with what it has tried.
+  // Loads the first interface that exists and fits. The error lists what was tried.
   Loaded first_of(const std::vector<Interface>& all) {
     for (const Interface& one : all)
       for (const char* library : one.libraries)
@@ -88,7 +88,7 @@ class Search {
   bool try_one(const std::string& name, const std::string& library) {
     const std::string plugin = plugin_of(name);
     if (plugin.empty()) return refuse(library, "no plugin " + name + " beside the program");
-    // MPI loads parts of its own, which look for its functions everywhere.
+    // MPI loads components of its own, which look up its functions among the global symbols.
     void* mpi = ::dlopen(library.c_str(), RTLD_NOW | RTLD_GLOBAL);
     if (!mpi) return refuse(library, ::dlerror());
     void* made = ::dlopen(plugin.c_str(), RTLD_NOW | RTLD_LOCAL);

@@ -9,8 +9,8 @@
 
 namespace comm::plugin {
 
-// Returns the functions of the MPI that the launcher brought, or that is there. Fails with the
-// names of all that was found if none fits.
+// Returns the functions of the first MPI that is found and that the launcher can serve. If none
+// fits, the error lists what was tried.
 const Table& table();
 // Returns what table() has loaded, and by which plugin, for people.
 std::string loaded_text();

@@ -71,7 +71,7 @@ class MpiWork : public Ticket::Work, public MpiLane::Work {
  public:
   explicit MpiWork(MpiLane& lane) : lane_(lane) {}
   ~MpiWork() override {
-    // The buffers must outlive the exchange. Its error was thrown before.
+    // Waits, because the buffers must outlive the exchange. Its error has already been thrown.
     try {
       lane_.finish(*this);
     } catch (const std::exception&) {
@@ -251,6 +251,17 @@ class MpiComm : public Comm {
     if (!parts) return Comm::shared_buffer(kind, ledger, std::move(category), bytes);
     char* own = parts->of_rank[size_t(node_.rank())];
     return {ledger, std::move(category), std::shared_ptr<void>(parts, own), bytes};
+  }
+
+  NodeBuffer node_buffer(device::Ledger& ledger, std::string category, int64_t bytes) override {
+    lane_.drain();
+    const std::shared_ptr<SharedParts> parts = node_.allocate(bytes, NodeMemory::Owners::first);
+    if (!parts) return Comm::node_buffer(ledger, std::move(category), bytes);
+    const std::shared_ptr<void> memory(parts, parts->of_rank[0]);
+    const bool first = node_.rank() == 0;
+    return {{ledger, std::move(category), memory, first ? bytes : 0},
+            first,
+            !node_.ranks_of(comm_).empty()};
   }
 
   void broadcast(device::View view, int root) override {

@@ -6,8 +6,8 @@
 
 namespace comm {
 
-// Returns the address of the MPI_Comm; null if the communicator is not one of MPI. No exchange is
-// in flight afterwards, so the main thread may call MPI through the library until it begins the
+// Returns the address of the MPI_Comm; null if this is not an MPI communicator. Waits until no
+// exchange is in flight. The main thread may then call MPI through the library until it begins the
 // next exchange.
 const void* mpi_handle(Comm& comm);
 

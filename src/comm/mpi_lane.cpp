@@ -14,18 +14,18 @@
 namespace comm {
 namespace {
 
-// A poll that computed longer has moved data, and probably finds more to move.
+// A poll that used more CPU time than this has moved data, and there is probably more to move.
 constexpr double kMoved_s = 4e-6, kMovedPerExchange_s = 1e-6;
 // The rest after a poll that moved nothing. A shorter one would cost the computing thread on the
 // same core more than exchanges gain.
 constexpr std::chrono::microseconds kRest{200};
-// How long the main thread polls before it sleeps, and how long it then sleeps at most.
+// How long the main thread polls before it sleeps.
 constexpr double kPatience_s = 100e-6;
 // How long exchanges get to end after another one has failed.
 constexpr double kForOthers_s = 0.2;
-constexpr std::chrono::milliseconds kLongestSleep{1};
+constexpr std::chrono::milliseconds kLongestSleep{1};  // of the main thread
 
-// Seconds that this thread has computed. Others may have had the core in between.
+// CPU seconds of this thread. The time in which other threads had the core does not count.
 double computed_s() {
   timespec t{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
@@ -43,7 +43,7 @@ void MpiLane::stop() {
     std::lock_guard lock(mutex_);
     stop_ = true;
   }
-  // The main thread may attend to the bell, if another one stops the job.
+  // ring() wakes nobody while the main thread attends, as it may when another thread stops the job.
   bell_.wake_all();
   if (thread_.joinable()) thread_.join();
 }
@@ -89,7 +89,7 @@ void MpiLane::wake() {
 }
 
 // A thread that only yields keeps its core from the ranks that share it, for up to a millisecond at
-// a time. So this one sleeps if it can be rung, after a while in which an answer is likely.
+// a time. So this thread polls while an answer is likely, and then sleeps if it can be rung.
 void MpiLane::wait_until(const std::function<bool()>& done) {
   const Here here(*this);
   base::Stopwatch watch;

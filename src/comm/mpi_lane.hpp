@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Keeps MPI exchanges moving while the main thread computes. MPI moves data only inside its own
-// calls, so without help an exchange stands still until the main thread waits for it.
+// calls, so without help an exchange makes no progress until the main thread waits for it.
 //
 // One thread of this process polls the exchanges in flight and rests between polls. It sleeps while
-// all of them wait for ranks that will ring this one's bell. It stays away while the main thread
-// waits, because that one polls all exchanges itself, with less delay.
+// all exchanges wait for ranks that will ring this rank's bell. It does not poll while the main
+// thread waits, because the main thread then polls all exchanges itself, with less delay.
 // Calls of MPI never overlap (MPI_THREAD_SERIALIZED): while exchanges are in flight, every call
 // holds the lane's lock.
 #pragma once
@@ -46,7 +46,7 @@ class MpiLane {
     add(work);
   }
   // Wakes the background thread if an exchange needs it. Call it after start() and finish(). The
-  // thread may take the core at once, so the main thread's time in exchanges ends before.
+  // woken thread may preempt the caller, so stop timing before the call.
   void wake();
   // Waits until the exchange is over. Throws the error of an exchange that failed.
   void finish(Work& work);
@@ -58,8 +58,8 @@ class MpiLane {
   Background background();
 
  private:
-  // While it exists, the background thread leaves the lock to the main thread, and other ranks need
-  // not wake it. Call wake() when it has gone.
+  // While this object exists, the background thread leaves the lock to the main thread, and other
+  // ranks need not wake that thread. Call wake() after the object is destroyed.
   class Here {
    public:
     explicit Here(MpiLane& lane) : lane_(lane) { set(true); }

@@ -12,7 +12,7 @@
 namespace comm {
 namespace {
 
-// The text of an MPI made from MPICH may name MPICH as well, so these come first.
+// An MPI made from MPICH may also name MPICH in its text, so MPICH comes last.
 constexpr std::array<std::pair<const char*, const char*>, 5> kNames = {
     {{"Open MPI", "openmpi"},
      {"Intel(R) MPI", "intelmpi"},

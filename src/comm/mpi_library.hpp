@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names the MPI that this program uses. mpi_version (comm.hpp) is in mpi_library.cpp, too.
+// Names the MPI that this program uses. mpi_library.cpp also holds mpi_version (comm.hpp).
 #pragma once
 
 #include <string>

@@ -69,7 +69,7 @@ bool start_mpi(int& argc, char**& argv) {
   int initialized = 0;
   MPI_Initialized(&initialized);
   if (initialized) return false;
-  // Before MPI sets variables, which it does for a single rank.
+  // These are read before MPI_Init, which sets the variables itself for a single rank.
   const Launcher by = launcher();
   const int launched = launched_ranks();
   int provided = 0;

@@ -5,7 +5,7 @@
 namespace comm {
 
 // Starts MPI, unless it has been started before. Returns true if it did. Fails if not all ranks of
-// the job start it in time, or if the launcher is that of another MPI.
+// the job start it in time, or if the launcher belongs to another MPI.
 bool start_mpi(int& argc, char**& argv);
 
 }  // namespace comm

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The functions and constants of MPI that this program calls, as a table that a plugin fills
-// (abi/mpi_plugin.cpp). The program and the plugins include this file, and no header of an MPI has
-// to agree with it: handles travel as 8 bytes, and each constant has the value that its own MPI
-// gives it.
+// (abi/mpi_plugin.cpp). The program and the plugins include this file. It does not depend on the
+// header of any MPI: a handle is passed as 8 bytes, and a plugin fills in its MPI's constants.
 #pragma once
 
 namespace comm::plugin {
@@ -90,8 +89,8 @@ struct Table {
 #undef TRAINER_MPI_SLOT
 };
 
-// The only symbol of a plugin; it fills the table. A plugin of another program has another size of
-// the table, and returns false.
+// The only symbol of a plugin. It fills the table, or returns false if the table of the program has
+// another size, as in another version of the program.
 using Fill = bool (*)(Table* table, unsigned long size);
 #define TRAINER_MPI_FILL trainer_mpi_fill
 constexpr const char* kFill = "trainer_mpi_fill";

@@ -69,16 +69,17 @@ NodeMemory::~NodeMemory() {
   if (!finalized) MPI_Comm_free(&node_);
 }
 
-std::shared_ptr<SharedParts> NodeMemory::allocate(int64_t bytes) {
+std::shared_ptr<SharedParts> NodeMemory::allocate(int64_t bytes, Owners owners) {
   if (size_ == 1 || !problem_.empty() || bytes == 0) return nullptr;
   auto parts = std::make_shared<SharedParts>();
   parts->bytes = (bytes + kPage - 1) / kPage * kPage;
-  parts->of_rank.assign(size_t(size_), nullptr);
+  parts->of_rank.assign(owners == Owners::all ? size_t(size_) : 1, nullptr);
+  const bool owns = size_t(rank_) < parts->of_rank.size();
   std::string problem;
-  // Parts of others would take address space that a limited process needs for itself.
+  // Other ranks' parts would take address space that a limited process needs for itself.
   if (base::address_space().limit > 0) problem = "the address space is limited (ulimit -v)";
-  File file(problem.empty() ? ::memfd_create("trainer", MFD_CLOEXEC) : -1);
-  if (problem.empty() && (file.number < 0 || ::ftruncate(file.number, parts->bytes) != 0))
+  File file(problem.empty() && owns ? ::memfd_create("trainer", MFD_CLOEXEC) : -1);
+  if (problem.empty() && owns && (file.number < 0 || ::ftruncate(file.number, parts->bytes) != 0))
     problem = failed("memfd_create");
   const std::string of_parts = map_parts(*parts, problem.empty() ? file.number : -1);
   if (problem.empty()) problem = of_parts;
@@ -92,16 +93,16 @@ std::shared_ptr<SharedParts> NodeMemory::allocate(int64_t bytes) {
     problem_ = fmt::format("rank {} of the node: {}", first, text);
     return nullptr;
   }
-  // A rank that goes on sees no key in the parts of others.
-  std::memset(parts->of_rank[size_t(rank_)], 0, sizeof(uint64_t));
+  // All keys are cleared before any rank continues, so every part is zero-filled.
+  if (owns) std::memset(parts->of_rank[size_t(rank_)], 0, sizeof(uint64_t));
   CHECK_MPI(MPI_Barrier(node_));
   std::erase_if(parts_, [](const auto& gone) { return gone.expired(); });
-  parts_.push_back(parts);
+  if (owners == Owners::all) parts_.push_back(parts);
   return parts;
 }
 
-// Maps this rank's part and those of the others. Returns the problem; "" if there is none. All
-// ranks of the node call, also one that has no file.
+// Maps this rank's part and the other ranks' parts. Returns the problem; "" if there is none. All
+// ranks of the node call, even a rank that has no file.
 std::string NodeMemory::map_parts(SharedParts& parts, int file) {
   Offer mine{.process = ::getpid(), .file = file, .bytes = parts.bytes};
   std::string problem;
@@ -119,7 +120,7 @@ std::string NodeMemory::map_parts(SharedParts& parts, int file) {
   std::vector<Offer> offers(static_cast<size_t>(size_));
   CHECK_MPI(
       MPI_Allgather(&mine, sizeof mine, MPI_BYTE, offers.data(), sizeof mine, MPI_BYTE, node_));
-  for (int r = 0; r < size_ && problem.empty(); ++r) {
+  for (int r = 0; r < int(parts.of_rank.size()) && problem.empty(); ++r) {
     if (r == rank_) continue;
     const Offer& offer = offers[size_t(r)];
     CHECK(offer.bytes == parts.bytes, "rank {} of the node shares {} bytes, rank {} {}", rank_,

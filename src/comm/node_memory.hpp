@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that all ranks of a node read and write. A rank of its own node, or a job of one rank, has
-// none. Only the communicator includes this file.
+// Memory that all ranks of a node read and write. A rank that is alone on its node has none. Only
+// the communicator includes this file.
 //
 // Each rank makes its part as an anonymous file, and the others open it through /proc. So nothing
 // stays behind when a job dies, and no limit of /dev/shm applies.
@@ -15,7 +15,7 @@
 
 namespace comm {
 
-// Parts of equal size, one for each rank of the node.
+// Parts of equal size, one for each rank of the node or of the first rank alone.
 struct SharedParts {
   std::vector<char*> of_rank;  // by rank of the node, as this process maps them
   int64_t bytes = 0;
@@ -33,14 +33,14 @@ class NodeMemory {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  // Returns the reason why the ranks of this node share no memory. It is "" if they do share some,
-  // or if there is one rank.
+  // Returns why the ranks of this node share no memory; "" if they do, or if there is one rank.
   const std::string& problem() const { return problem_; }
 
-  // Makes parts of so many bytes, zero-filled. All ranks of the node call in the same order. Null
-  // on all of them if one of them cannot.
-  std::shared_ptr<SharedParts> allocate(int64_t bytes);
-  // Returns the parts in whose own one these bytes lie; null if they lie in none.
+  // Makes zero-filled parts of this size: one of each rank, or one of the first rank. All ranks of
+  // the node call in the same order. Returns null on all ranks if one rank fails.
+  enum class Owners { all, first };
+  std::shared_ptr<SharedParts> allocate(int64_t bytes, Owners owners = Owners::all);
+  // Returns the allocation in which this rank's part contains these bytes; null if there is none.
   const SharedParts* find(const void* data, int64_t bytes) const;
   // The rank in `group` of this node for each rank of a communicator; empty if some rank is on
   // another node.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Texts that travel between ranks with a seal. MPI does not tell a rank that skipped an exchange,
-// or took part in another one. That rank would work with what was in its memory, and the others
-// would wait for it elsewhere. A seal that does not fit stops it at once.
+// Texts that travel between ranks with a seal. MPI does not notice if a rank skips an exchange or
+// takes part in another one. That rank would use whatever was in its memory, and the others would
+// wait for it elsewhere. A wrong seal stops the rank at once.
 #pragma once
 
 #include <cstring>
@@ -22,7 +22,7 @@ inline std::string sealed(const std::string& text, uint64_t number) {
 }
 
 // Returns the text without its seal. `exchange` names the exchange, and `from` its sender. Memory
-// in which nothing has come holds zeros.
+// that has received nothing holds zeros.
 inline std::string unsealed(std::string_view bytes, uint64_t number, std::string_view exchange,
                             int from) {
   if (bytes.size() >= kSealBytes) {

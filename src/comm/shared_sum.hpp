@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // All-reduces of memory that the ranks of a node share. Ranks add up pieces of all ranks' numbers
-// where they lie, and write the sums back to all of them. No message is sent. Only the communicator
-// and its test include this file.
+// in place, and write the sums back to all ranks. No message is sent. Only the communicator and its
+// test include this file.
 //
-// Each rank has a part of the pieces. When it has added these up, it takes those that the others
-// have not begun. So no rank waits for another one to get its core. Sums follow the binary tree
-// over the ranks, neighbours first. A number of ranks that is no power of two leaves the tree's
-// right end out. These are the bits of Open MPI's all-reduce in place.
+// Each rank has a part of the pieces. When it has added these up, it takes pieces that the others
+// have not begun. So no rank waits until another rank gets its core. Sums follow the binary tree
+// over the ranks, neighbours first. If the number of ranks is not a power of two, the tree lacks
+// its right end. The results have the same bits as Open MPI's all-reduce in place.
 #pragma once
 
 #include <atomic>
@@ -30,12 +30,12 @@ class SharedGroup {
   int node_rank(int rank) const { return node_ranks_[size_t(rank)]; }
   void ring_others();
 
-  // An exchange: every rank's part has `pieces`. Counts of pieces are never reset. Those of an
-  // exchange begin at `first` for each rank.
+  // An exchange: every rank's part has `pieces`. Counts of pieces are never reset, so the counts of
+  // an exchange begin at `first` for each rank.
   struct Exchange {
     int64_t number = 0, first = 0, pieces = 0;
   };
-  // Counts this rank's next exchange. Its numbers all lie in their memory.
+  // Begins this rank's next exchange. All numbers of this rank must be in shared memory by then.
   Exchange begin(int64_t pieces);
   bool all_began(const Exchange& exchange) const;
   // Takes a piece that no rank has taken. Returns its number; -1: none is left, or some rank has
@@ -48,12 +48,12 @@ class SharedGroup {
 
  private:
   static constexpr int64_t kSlots = 64;  // exchanges in flight at most; they use slots in turn
-  // Lies in shared memory, one for each rank.
+  // Stored in shared memory, one for each rank.
   struct Shared {
     alignas(64) std::atomic<int64_t> began;  // exchanges
     struct alignas(64) Slot {
       std::atomic<int64_t> taken;   // pieces of this rank's part
-      std::atomic<int64_t> summed;  // pieces of all ranks, counted by the first rank
+      std::atomic<int64_t> summed;  // pieces of all ranks, counted in the first rank's slot
     } slots[kSlots];
   };
   SharedGroup() = default;
@@ -79,7 +79,7 @@ class SharedGroup {
 // and begin() runs in the thread that computes.
 class SharedSum {
  public:
-  // `view` lies in this rank's part of `parts`, and at the same place in those of the others.
+  // `view` is in this rank's part of `parts`, and at the same offset in the other ranks' parts.
   void begin(SharedGroup& group, const SharedParts& parts, int node_rank, const device::View& view);
   // Adds up one piece, if one is left. True when all ranks have the sums.
   bool advance();

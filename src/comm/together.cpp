@@ -65,7 +65,7 @@ std::vector<std::string> beside(comm::Comm& comm, const LongWork& work, const Po
       base::Span span("work aside");
       return work(cancel.get_token());
     } catch (...) {
-      if (cancel.stop_requested()) return "";  // cancelled work is no failure
+      if (cancel.stop_requested()) return "";  // cancelled work is not a failure
       failed = true;
       throw;
     }

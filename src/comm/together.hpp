@@ -16,8 +16,8 @@ namespace comm {
 
 // Runs `work` and encodes its result or its error as text. Never throws.
 std::string outcome(const std::function<std::string()>& work);
-// Returns the result of every rank's outcome, by rank. If one of them is an error, every rank
-// throws that error.
+// Returns the result of every rank's outcome, by rank. If an outcome is an error, every rank throws
+// that error.
 std::vector<std::string> agree_on(comm::Comm& comm, const std::string& outcome);
 
 // Runs `work` on every rank. Returns every rank's text, by rank, if `work` returns text.

@@ -69,7 +69,7 @@ char* TreeExchange::room(const Piece& piece, int which) {
 }
 
 // In round b a rank exchanges with the rank 2^b away. A reduce-scatter sends half of the parts that
-// it holds, and keeps those whose number agrees with its own rank in bits 0..b. An all-reduce sends
+// it holds, and keeps parts whose number agrees with its own rank in bits 0..b. An all-reduce sends
 // the whole. Both partners of an all-reduce then hold the same bits, because a + b = b + a.
 void TreeExchange::post(Piece& piece) {
   const int partner = rank_ ^ (1 << piece.bit);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The time that this process's main thread spends in exchanges of host memory, over all
-// communicators. It tells which rank the others wait for: the one that waits least.
+// communicators. It shows which rank the others wait for: the one that waits least.
 #pragma once
 
 #include "base/clock.hpp"

@@ -77,10 +77,26 @@ void Binder::bind(Section& section, const void* tag, const std::function<void(Ta
   open_.pop_back();
 }
 
+namespace {
+
+// Two kinds may use one name in two forms: [model.loss] and [[model.loss]].
+Section* child_of_form(const Section& parent, std::string_view name, Section::Form form) {
+  for (const auto& child : parent.children)
+    if (child->name == name && child->form == form) return child.get();
+  return nullptr;
+}
+
+const Section* schema_of_form(const Section* schema, std::string_view name, Section::Form form) {
+  if (schema && schema->form == Section::Form::table && !schema->same_as)
+    if (const Section* child = child_of_form(*schema, name, form)) return child;
+  return schema_child(schema, name);
+}
+
+}  // namespace
+
 Section& Binder::child(Section& parent, const std::string& name, Section::Form form,
                        std::string_view doc) {
-  if (Section* known = parent.find_child(name)) {
-    CHECK(known->form == form, "[{}] is bound both as a table and as several", known->path);
+  if (Section* known = child_of_form(parent, name, form)) {
     if (!known->kinds.empty()) {
       if (kinds_.empty())
         known->kinds.clear();  // the child belongs to every kind
@@ -90,13 +106,16 @@ Section& Binder::child(Section& parent, const std::string& name, Section::Form f
     }
     return *known;
   }
+  const Section* other = parent.find_child(name);
+  CHECK(!other || (!other->kinds.empty() && !kinds_.empty()),
+        "[{}] is bound both as a table and as several", other->path);
   auto made = std::make_unique<Section>();
   made->parent = &parent;
   made->form = form;
   made->name = name;
   made->path = name.front() == '[' ? parent.path + name : key_in(parent, name);
   made->doc = doc;
-  made->schema = schema_child(parent.schema, name);
+  made->schema = schema_of_form(parent.schema, name, form);
   made->mute_missing = parent.mute_missing;
   made->from_program = parent.from_program;
   if (!kinds_.empty()) {

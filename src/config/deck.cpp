@@ -146,6 +146,9 @@ DeckSource read_deck(const std::string& path, std::vector<std::string> overrides
   source.text.resize(std::fread(source.text.data(), 1, source.text.size(), file.get()));
   if (std::ferror(file.get()))
     base::fail(base::Exit::config, "cannot read deck {}: {}", path, std::strerror(errno));
+  using namespace std::string_view_literals;
+  if (source.text.starts_with("\xFF\xFE"sv) || source.text.starts_with("\xFE\xFF"sv))
+    base::fail(base::Exit::config, "deck {} is UTF-16 text: save it as UTF-8", path);
   if (source.text.size() > most)
     base::fail(base::Exit::config, "deck {} has more than {} MiB; that is no deck", path,
                most >> 20);

@@ -42,7 +42,11 @@ void select(const Section& section, const std::vector<std::string>& parts, size_
     bool skip = section.form == Section::Form::list && !is_index(parts[i]);
     return select(*section.children.front(), parts, skip ? i : i + 1, out);
   }
-  if (const Section* child = section.find_child(parts[i])) return select(*child, parts, i + 1, out);
+  if (section.find_child(parts[i])) {  // of several kinds, perhaps in two forms
+    for (const auto& child : section.children)
+      if (child->name == parts[i]) select(*child, parts, i + 1, out);
+    return;
+  }
   const Row* row = section.find_row(parts[i]);
   bool within_map = row && (row->type == Type::string_map || row->type == Type::real_map);
   if (!row || (i + 1 < parts.size() && !within_map)) return;

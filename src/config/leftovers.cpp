@@ -102,7 +102,7 @@ class Leftovers {
     std::vector<std::string> out;
     bool first = true;
     for (const auto& [name, node] : section_.node->entries) {
-      if (name == choice_.name) continue;  // its kinds are those of a table around this one
+      if (name == choice_.name) continue;  // an enclosing table has listed its kinds
       std::string key;
       const std::vector<std::string> kinds = kinds_with(&schema_, name, key);
       if (key != choice_.name || node.at.origin != 0 || has(kinds, chosen_)) continue;

@@ -45,8 +45,8 @@ std::vector<std::string> kinds_with(const Section* schema, std::string_view name
   };
   for (const auto& row : schema->rows)
     if (!row->kinds.empty() && row->has_name(name)) take(row->kind_key, row->kinds);
-  if (const Section* child = schema->find_child(name); child && !child->kinds.empty())
-    take(child->kind_key, child->kinds);
+  for (const auto& child : schema->children)
+    if (child->name == name && !child->kinds.empty()) take(child->kind_key, child->kinds);
   return kinds;
 }
 

@@ -190,8 +190,8 @@ class Table {
   // parsing.
   bool has(std::string_view name) const;
   // Reports a problem with a key of this table at its file:line, together with all other problems.
-  // Does nothing when not parsing. The key need not have a row: it is then not reported as unknown,
-  // too. "decoder.heads" is a key of a table within this one.
+  // Does nothing when not parsing. A key without a row is not also reported as unknown.
+  // "decoder.heads" is a key of a table within this one.
   void error(std::string_view name, std::string message);
   // Returns the full path of this table, "model.encoder"; "" is the root.
   const std::string& path() const { return path_; }

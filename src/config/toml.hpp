@@ -18,8 +18,8 @@ struct SyntaxProblem {
 struct ParsedToml {
   Node root;
   std::vector<SyntaxProblem> problems;
-  // True after a faulty table header, whose keys would be counted to the table above it, and after
-  // too many errors. The tree then allows no further messages.
+  // True after a broken table header (its keys would join the previous table) and after too many
+  // errors. Later problems are then not reported.
   bool unusable = false;
 };
 

@@ -104,8 +104,8 @@ struct FieldSpec {
 };
 using Spec = std::map<std::string, FieldSpec>;
 
-// The mapping of value_range and normalize for bytes: to_low + (byte - low) / width * to_width = v,
-// and (v - mean) / deviation of the channel. Each operation is rounded.
+// How value_range and normalize map bytes to floats: v = to_low + (byte - low) / width * to_width,
+// then (v - mean) / deviation of the channel. Each operation is rounded.
 struct ByteScale {
   float low = 0, width = 255, to_low = 0, to_width = 1;
   std::array<float, 3> mean{0, 0, 0}, deviation{1, 1, 1};

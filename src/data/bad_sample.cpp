@@ -10,8 +10,8 @@ namespace data {
 
 namespace {
 
-// Returns the sample itself, then those at distances 1, 2, 4, ... In a small set, where these
-// distances repeat samples, the nearest of the others follow.
+// Returns the sample itself, then the samples at distances 1, 2, 4, ... In a small set these
+// distances repeat samples, so the nearest other samples follow.
 std::vector<int64_t> substitutes_of(int64_t index, int64_t size) {
   std::vector<int64_t> out{index};
   auto add = [&](int64_t distance) {
@@ -33,7 +33,7 @@ SampleOrSubstitute get_or_substitute(const Dataset& dataset, int64_t index, int6
   for (size_t attempt = 0; attempt == 0 || attempt < others.size(); ++attempt) {
     out.index = attempt == 0 ? index : others[attempt];
     try {
-      if (trace) *trace = {};  // without what ops found in a bad sample
+      if (trace) *trace = {};  // drops what ops found in a bad sample
       out.sample = dataset.get(out.index, position, places, trace);
       return out;
     } catch (const BadSampleError& e) {

@@ -42,10 +42,10 @@ struct SampleOrSubstitute {
 
 // Returns sample `index` at stream position `position`. If it is bad, returns the first good sample
 // after it in the data set at distances 1, 2, 4, ..., 2^15. These distances soon leave a run of
-// broken neighbours; in a small set, where they repeat, the nearest other samples follow. The
+// broken neighbours. In a small set they repeat samples, so the nearest other samples follow. The
 // choice depends only on the data set and the position, so it is the same for every number of
-// ranks. Throws Error(Exit::data), which names the first two, if none of them is good. `trace` is
-// that of the sample that is used.
+// ranks. If no sample is good, throws Error(Exit::data) that names the first two. `trace` describes
+// the sample that is used.
 constexpr int kSubstitutes = 16;
 SampleOrSubstitute get_or_substitute(const Dataset& dataset, int64_t index, int64_t position,
                                      const Places* places = nullptr, Trace* trace = nullptr);

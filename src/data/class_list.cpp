@@ -41,7 +41,8 @@ std::optional<Place> place_of_list(const Sections& sections, const std::string& 
                folder->names_from()};
 }
 
-// Returns a name without what differs between a folder and a text about it.
+// Returns a name trimmed, in lower case, and with spaces for _ and -. The name of a folder and a
+// text about it can then be compared.
 std::string plain_name(std::string_view name) {
   std::string out;
   for (const char c : base::trim(name)) out += c == '_' || c == '-' ? ' ' : c;
@@ -56,7 +57,7 @@ std::optional<ClassList> class_list_of(const Sections& sections, const std::stri
     const std::optional<Place> place = place_of_list(sections, name, field);
     if (place) return ClassList{place->key, ClassNames(place->from)};
   } catch (const base::Error&) {
-    // Opening the set reports it. A deck may be checked on a machine without its data.
+    // Opening the set reports the problem. A deck may be checked on a machine without its data.
   }
   return {};
 }
@@ -101,7 +102,7 @@ int64_t text_of_another(const std::vector<std::string>& texts,
     }
   }
   if (others > std::max<size_t>(own, 1)) return int64_t(first);
-  // The way from text to class has no end among texts that are exchanged.
+  // Exchanged texts form a cycle: the way from text to class never ends.
   for (size_t i = 0; i < count; ++i) {
     size_t at = i, steps = 0;
     while (at < count && another[at] != kNone && steps++ < count) at = another[at];

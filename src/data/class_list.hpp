@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The names of a data set's class numbers, where the deck gives them.
+// The names of a data set's classes by number, if the deck gives them.
 #pragma once
 
 #include <optional>
@@ -16,21 +16,21 @@ struct ClassList {
   ClassNames names;
 };
 
-// Returns the list that gives `field` of a data set, after all ops, its numbers; nothing if the
-// numbers come from the data, or if the list is not on this machine.
+// Returns the list of names whose numbers are in `field` of a data set, after all ops. Returns
+// nothing if the numbers come from the data, or if the list is not on this machine.
 std::optional<ClassList> class_list_of(const Sections& sections, const std::string& name,
                                        const std::string& field);
 
-// Returns the first number that stands for two classes; -1 if there is none. One list may be
-// shorter.
+// Returns the first number that the two lists give to different classes; -1 if there is none. One
+// list may be shorter.
 int64_t first_difference(const std::vector<std::string>& one,
                          const std::vector<std::string>& other);
 // Returns the first number of `other` whose class has another number in `one`; -1 if there is none.
 int64_t first_moved(const std::vector<std::string>& one, const std::vector<std::string>& other);
 // `texts` describe the classes `names` in their order. Returns the first number whose text is the
-// name of another class, if the texts cannot be in the order of the names: some are exchanged, or
-// more of them are names of other classes than of their own. Returns -1 otherwise. Capitals, spaces
-// and _ or - for a space do not count.
+// name of another class, if the texts cannot be in the order of the names. This is so if some texts
+// are exchanged, or if more texts name another class than their own. Returns -1 otherwise.
+// Capitals, spaces and _ or - for a space do not count.
 int64_t text_of_another(const std::vector<std::string>& texts,
                         const std::vector<std::string>& names);
 

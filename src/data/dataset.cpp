@@ -9,7 +9,7 @@
 #include "base/text.hpp"
 #include "data/bad_sample.hpp"
 #include "data/sources/file.hpp"
-#include "data/stream/subset.hpp"
+#include "data/sources/subset.hpp"
 
 namespace data {
 
@@ -21,15 +21,15 @@ bool has_floats(const Spec& spec) {
   return false;
 }
 
-// One such number would make the loss not finite, and name no sample. Floats that were made from
-// bytes are finite, so only sources of floats are looked at.
+// Refuses floats that are not finite. One of them would make the loss not finite, and no message
+// would name the sample. Floats made from bytes are finite, so only sources of floats are checked.
 void check_finite(const Sample& sample) {
   constexpr float kLargest = std::numeric_limits<float>::max();
   for (const auto& [field, value] : sample) {
     const Array* a = std::get_if<Array>(&value);
     if (!a || a->type != device::DType::f32) continue;
     const float *begin = a->f32(), *end = begin + a->count();
-    bool finite = true;  // without an early end, so that the compiler uses vectors
+    bool finite = true;  // no early exit, so that the compiler uses vectors
     for (const float* v = begin; v != end; ++v) finite &= std::abs(*v) <= kLargest;
     if (finite) continue;
     const float* bad = std::find_if_not(begin, end, [](float v) { return std::isfinite(v); });

@@ -10,8 +10,8 @@
 
 #include "data/ops/pipeline.hpp"
 #include "data/options.hpp"
+#include "data/sources/classes.hpp"
 #include "data/sources/source.hpp"
-#include "data/stream/classes.hpp"
 
 namespace data {
 
@@ -26,9 +26,9 @@ class Dataset {
   std::string key(int64_t index) const { return source_->key(index); }
   std::string summary() const { return source_->summary(); }
   uint64_t fingerprint() const { return source_->fingerprint(); }
-  // read_classes of the set's source, whose fields before any op are `spec`.
+  // Calls read_classes for the set's source. `spec`: the source's fields, before any op.
   Classes classes(const Spec& spec, const std::string& field, const OpenContext& context) const;
-  // Pipeline::tokenize of the set's ops, for texts that are no samples of the set.
+  // Pipeline::tokenize of the set's ops, for texts that are not samples of the set.
   bool tokenize(const std::string& field, const std::string& text, std::vector<int32_t>& ids,
                 int32_t& padding) const {
     return pipeline_.tokenize(field, text, ids, padding);
@@ -40,8 +40,8 @@ class Dataset {
 
   // Returns sample `index` after all ops, at `position` of the stream, from which random ops draw.
   // Any thread may call it. Errors name the data set, the sample's key and the op; an error that is
-  // the sample's own fault is a BadSampleError. Fields may lie in `places`, which must then outlive
-  // the sample. Ops record their findings in `trace`.
+  // the sample's own fault is a BadSampleError. Fields may be stored in `places`, which must then
+  // outlive the sample. Ops record their findings in `trace`.
   Sample get(int64_t index, int64_t position, const Places* places = nullptr,
              Trace* trace = nullptr) const;
 

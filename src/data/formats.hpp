@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The libraries that a build may lack (TRAINER_WITHOUT in .cmake/Dependencies.cmake). A file
-// no_NAME.cpp then replaces the one that uses the library. It refuses what needs the library, by
-// name.
+// no_NAME.cpp then replaces the file that uses the library. It refuses inputs that need the
+// library, and names the library.
 #pragma once
 
 namespace data {

@@ -28,7 +28,7 @@ class ImageFiles : public Source {
     const fs::file_type type = fs::status(path, problem).type();
     if (type == fs::file_type::not_found)
       base::fail(base::Exit::data, "there is no such file{}", look_alike_hint(path));
-    // To open a pipe would take from its writer what another reader waits for.
+    // Opening a pipe could take data that another reader waits for.
     if (type != fs::file_type::regular && !problem)
       base::fail(base::Exit::data, "it is a {}, not an image file",
                  type == fs::file_type::directory ? "folder" : "pipe, socket or device");

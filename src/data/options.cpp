@@ -40,8 +40,9 @@ void DataOptions::bind(config::Table& t) {
           [this] { return is_reference(preprocess) ? std::string() : syntax_problem(preprocess); });
   t.key("limit", part.limit, "number of samples to use, drawn by limit_seed; 0 = all").min(0);
   t.key("skip", part.skip,
-        "number of drawn samples to leave out first; with one limit_seed, these and the rest share "
-        "no sample")
+        "number of drawn samples to leave out first; parts of one source share no sample if they "
+        "have the same limit_seed and limit_per, and their ranges [skip, skip + limit) do not "
+        "overlap")
       .min(0);
   t.key("fraction", part.fraction, "share of the samples to use, instead of limit; 0 = all")
       .min(0)
@@ -52,7 +53,7 @@ void DataOptions::bind(config::Table& t) {
       .max(1);
   t.choice(
       "limit_per", part.per_class, {{"set", false}, {"class", true}},
-      "what limit, skip and the fractions are of: set: the whole set; class: each class, so "
+      "what limit, skip and the fractions count: set: the whole set; class: each class, so "
       "that limit gives equally many samples of all classes, and a fraction keeps their shares");
   t.key("class_field", class_field,
         "field of the source, before any op, that holds the class: a whole number or a text; for "

@@ -13,7 +13,7 @@
 #include "data/array.hpp"
 #include "data/bad_sample.hpp"
 #include "data/sources/source.hpp"
-#include "data/stream/subset.hpp"
+#include "data/sources/subset.hpp"
 #include "data/tokenizers/tokenizer.hpp"
 
 namespace data {
@@ -57,7 +57,7 @@ struct Problem {
   std::string text;
 };
 
-// All these tables together. The root options hold one and call its bind.
+// All these tables together. The root options hold a Sections and call its bind.
 struct Sections {
   std::map<std::string, DataOptions> data;
   std::map<std::string, TokenizerOptions> tokenizer;

@@ -37,9 +37,8 @@ Gpus find_gpus() {
   if (status == cudaSuccess || status == cudaErrorNoDevice)
     return {0, "no GPU is visible (CUDA_VISIBLE_DEVICES?)"};
   if (status == cudaErrorInsufficientDriver || status == cudaErrorStubLibrary)
-    return {0, "no NVIDIA driver, or one that is too old for CUDA " +
-                   std::to_string(CUDART_VERSION / 1000) + "." +
-                   std::to_string(CUDART_VERSION % 1000 / 10)};
+    return {0, fmt::format("no NVIDIA driver, or one that is too old for CUDA {}.{}",
+                           CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10)};
   return {0, cudaGetErrorString(status)};
 }
 

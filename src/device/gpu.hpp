@@ -28,9 +28,9 @@ size_t gpu_memory_used_bytes();  // used by all programs on the selected GPU
 size_t gpu_memory_bytes();       // all memory of the selected GPU
 int gpu_capability(int index);   // 90 means compute capability 9.0
 
-// Sets a function that is called repeatedly while this thread waits for a GPU. An exception from it
-// ends the wait; without it, a failed exchange between GPUs would block forever. Empty: no function
-// is called.
+// Sets a function that is called repeatedly while this thread waits for a GPU. The wait ends if the
+// function throws. Without that, a failed exchange between GPUs would block forever. Empty: no
+// function is called.
 void while_waiting(std::function<void()> watch);
 
 // The primitives of Queue, Event, Buffer and the copies. Device memory is 256-byte aligned.

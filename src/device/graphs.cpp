@@ -35,7 +35,7 @@ class Recording {
   bool ended_ = false;
 };
 
-// The work of a graph as that of one op.
+// Returns the work of all ops of a graph, added up as if they were one op.
 template <class Costs>
 OpTimer::Work work_of(const Costs& costs) {
   OpTimer::Work work{kGraphLaunch};

@@ -32,8 +32,8 @@ class Graphs {
   void run(const Key& key, const std::function<void()>& work);
 
   struct Counts {
-    int64_t runs = 0, launches = 0;  // runs of work; those by a graph
-    int64_t graphs = 0, nodes = 0;   // existing graphs; their kernels and copies
+    int64_t runs = 0, launches = 0;  // runs of work; runs by a graph
+    int64_t graphs = 0, nodes = 0;   // existing graphs; kernels and copies in them
     // GPU memory of the graphs, measured as the change of used memory. Other programs on the GPU
     // disturb it.
     int64_t bytes = 0;

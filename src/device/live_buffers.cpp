@@ -22,7 +22,7 @@ struct Row {
 };
 std::array<Row, kMost> g_rows;
 std::atomic<size_t> g_end{0};  // rows from here on were never used
-std::mutex g_mutex;            // of those that write
+std::mutex g_mutex;            // held by threads that write
 
 double mib(int64_t bytes) { return double(bytes) / 0x1p20; }
 

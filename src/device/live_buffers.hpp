@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// All buffers of this process as they are now, over all ledgers. Where memory ran out, this table
-// can be read without a lock and without an allocation.
+// All buffers that this process has now, of all ledgers. When memory has run out, this table can be
+// read without a lock and without an allocation.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace device {
 
-// Take a buffer in, and out again. Buffers beyond the size of the table are left out.
+// Add a buffer to the table and remove it. Buffers beyond the size of the table are left out.
 void add_live_buffer(const void* data, const std::string& category, int64_t bytes, bool on_gpu);
 void remove_live_buffer(const void* data);
 

@@ -35,7 +35,7 @@ class Buffer {
  public:
   Buffer() = default;
   Buffer(Kind kind, Ledger& ledger, std::string category, int64_t bytes);
-  // Memory of kind cpu that somebody else made, zero-filled; it lives as long as a buffer has it.
+  // Takes zero-filled memory of kind cpu that was made elsewhere, and shares its ownership.
   Buffer(Ledger& ledger, std::string category, std::shared_ptr<void> memory, int64_t bytes);
   Buffer(Buffer&& other) noexcept { swap(other); }
   Buffer& operator=(Buffer&& other) noexcept {
@@ -59,9 +59,9 @@ class Buffer {
 };
 
 // Copy between host memory and memory of a queue's kind, in the queue's order. Both return when the
-// host memory may be used: it was read, or holds the data. A download waits for the GPU; an upload
-// does not (staging.hpp). On the CPU both are plain copies, or nothing if both memories are the
-// same. Under plan nothing moves.
+// host memory may be used: an upload has read it, a download has filled it. A download waits for
+// the GPU; an upload does not (staging.hpp). On the CPU both are plain copies, or nothing if both
+// memories are the same. Under plan nothing moves.
 void upload(const View& to, const void* from, Queue& queue);
 void download(void* to, const View& from, Queue& queue);
 // Uploads from pinned memory, which may be reused when the queue has run the copy.

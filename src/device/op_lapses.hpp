@@ -9,7 +9,7 @@
 
 namespace device {
 
-// Stands for the op of a work that is the launch of a graph.
+// The op number of work that is the launch of a graph.
 constexpr int kGraphLaunch = -1;
 
 struct OpLapse {

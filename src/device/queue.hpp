@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <utility>
 
 #include "device/host_buffer.hpp"
 #include "device/staging.hpp"
@@ -35,11 +36,11 @@ struct PlannedCall {
   int64_t flops = 0, bytes = 0;
   auto operator<=>(const PlannedCall&) const = default;
 };
-using PlannedCalls = std::map<PlannedCall, int64_t>;  // with their number
+using PlannedCalls = std::map<PlannedCall, int64_t>;  // value: number of such calls
 
 class Queue {
  public:
-  static constexpr int kMaxOps = 96;
+  static constexpr int kMaxOps = 128;
 
   // `planned_device`: the device that a queue of kind plan represents.
   explicit Queue(Kind kind, int threads = 1, bool fixed_order = false,
@@ -62,18 +63,31 @@ class Queue {
   // Sets rows_alike() within a scope.
   class RowsAlike {
    public:
-    explicit RowsAlike(Queue& queue) : queue_(queue) { queue_.rows_alike_ = true; }
-    ~RowsAlike() { queue_.rows_alike_ = false; }
+    explicit RowsAlike(Queue& queue)
+        : queue_(queue), before_(std::exchange(queue.rows_alike_, true)) {}
+    ~RowsAlike() { queue_.rows_alike_ = before_; }
     RowsAlike(const RowsAlike&) = delete;
 
    private:
     Queue& queue_;
+    bool before_;
   };
 
   // True if products on GPUs may round f32 operands to tf32 (10 bits of mantissa), for tensor
   // cores. Sums stay f32.
   bool tf32() const { return tf32_; }
   void set_tf32(bool tf32);
+  // Sets tf32() within a scope, also if an exception leaves it.
+  class Tf32 {
+   public:
+    Tf32(Queue& queue, bool tf32) : queue_(queue), before_(queue.tf32_) { queue.set_tf32(tf32); }
+    ~Tf32() { queue_.tf32_ = before_; }
+    Tf32(const Tf32&) = delete;
+
+   private:
+    Queue& queue_;
+    bool before_;
+  };
 
   // True if ops on a queue of kind plan create what they need on a real queue with equal threads.
   bool prepares() const { return prepares_; }

@@ -13,9 +13,9 @@ namespace eval {
 //   correct  number of images that the model takes for their own class
 //   classes  an object for each class, in order of the numbers: name, images, correct, predicted
 //            (images of any class that the model takes for this one), and wrong: pairs
-//            [class, images] of the ten other classes that it takes most of these images for
-// `labels` and `predicted` hold the numbers of the classes of each image. Of equally frequent wrong
-// classes the first come first.
+//            [class, images] of the ten wrong classes predicted most for this class's images
+// `labels` and `predicted` hold the numbers of the classes of each image. Equally frequent wrong
+// classes come in the order of their numbers.
 std::string confusions_json(const std::vector<std::string>& names,
                             const std::vector<int64_t>& labels,
                             const std::vector<int64_t>& predicted);

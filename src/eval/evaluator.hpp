@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Evaluators: each has a file here and a row in registry.cpp. An evaluator gets the data set, the
-// ranks and a function that runs the model forward, and returns named numbers. It never changes the
-// run. The loop decides when an evaluator is due and what follows from its numbers.
+// Evaluators: each has a file in a family's folder and a row in registry.cpp. An evaluator gets the
+// data set, the ranks and a function that runs the model forward, and returns named numbers. It
+// never changes the run. The loop decides when an evaluator is due and what follows from its
+// numbers.
 #pragma once
 
 #include <functional>
@@ -26,6 +27,9 @@ namespace eval {
 // Data sets by the key of [eval.NAME] that names them.
 using DataSets = std::map<std::string, const data::Dataset*>;
 
+// The category of features in the ledger. Features are in host memory, even in a job on GPUs.
+inline constexpr const char* kFeatureCategory = "features";
+
 struct Context {
   comm::Comm& world;
   const data::Dataset& dataset;
@@ -34,6 +38,11 @@ struct Context {
   // The pass that the evaluator's row made from the model, and the function that runs it. `prepare`
   // fills its inputs on the host.
   models::ForwardPass* pass = nullptr;
+  // Returns the pass as the type that the row makes.
+  template <class Pass>
+  Pass& pass_as() const {
+    return dynamic_cast<Pass&>(*pass);
+  }
   std::function<void(
       const std::function<void(const models::Inputs& into)>& prepare,
       const std::function<void(nn::Context& ctx, const models::Inputs& inputs)>& run)>
@@ -45,10 +54,11 @@ struct Context {
   // The folder for files of this evaluation, which the evaluator makes; "" if none are wanted, as
   // on all ranks but one.
   std::string folder{};
-  // Keeps results of examples between attempts; null: nothing is kept. Each way through examples is
-  // a stage.
+  // Keeps results of examples between attempts; null: nothing is kept. Each loop over examples is a
+  // stage.
   Journal* journal = nullptr;
-  int threads = 1;  // for arithmetic outside the model
+  int threads = 1;                   // for arithmetic outside the model
+  device::Ledger* ledger = nullptr;  // counts features; other evaluators need none
 };
 
 struct Result {
@@ -61,21 +71,22 @@ struct Result {
 class Evaluator {
  public:
   virtual ~Evaluator() = default;
-  // Checks, before the run begins, that it can work on this set, for each set that it reads.
-  // Error(Exit::data) with the way out if not.
+  // Checks, before the run begins, that the evaluator can work on a set. Called for each set that
+  // the evaluator reads. Error(Exit::data) with a remedy if not.
   virtual void check(const data::Dataset&) const {}
-  // Returns a hash of what it reads beside its keys and its sets, such as a file that a key names.
+  // Returns a hash of what the evaluator reads besides its keys and its sets, such as a file that a
+  // key names.
   virtual uint64_t fingerprint(const data::Dataset&) const { return 0; }
   virtual Result run(const Context& context) = 0;
 };
 
-// The weights that an evaluation runs on: as trained, their average ([ema]), or one after the
+// The weights that an evaluation runs on: as trained, their average ([ema]), or both, one after the
 // other.
 enum class Weights { raw, ema, both };
 inline constexpr std::pair<const char*, Weights> kWeightsNames[] = {
     {"raw", Weights::raw}, {"ema", Weights::ema}, {"both", Weights::both}};
 
-// The type of an evaluation's products: that of the run, or one of its own.
+// The type of an evaluation's products: the run's type, or a type of its own.
 enum class Compute { run, f32, bf16 };
 inline constexpr std::pair<const char*, Compute> kComputeNames[] = {
     {"run", Compute::run}, {"f32", Compute::f32}, {"bf16", Compute::bf16}};
@@ -90,7 +101,7 @@ struct EvalOptions {
   std::string when;                // rule about a measure of training; "" = none
   Weights weights = Weights::raw;  // both: see evaluations()
   Compute compute = Compute::run;
-  // Returns the type of the products' operands; nothing: that of the run.
+  // Returns the type of the products' operands; nothing: the run's type.
   std::optional<device::DType> operands() const {
     if (compute == Compute::run) return std::nullopt;
     return compute == Compute::f32 ? device::DType::f32 : device::DType::bf16;
@@ -116,22 +127,24 @@ struct ClassTexts {
 
 struct Registered {
   std::string name, doc;
-  // Returns the numbers of a result, in its order; they may depend on the evaluator's keys.
+  // Returns the metrics of a result, in the result's order. They may depend on the evaluator's
+  // keys.
   std::vector<Metric> (*metrics)(const config::Table::Variant& options);
   std::string needs;  // capability of the model, for messages: "rank classes"
   // Makes the pass that the evaluator runs; null if the model lacks the capability. Call the
-  // function make_pass below instead, because one of the two is null.
+  // function make_pass below instead, because either this or make_sized_pass is null.
   std::unique_ptr<models::ForwardPass> (*make_pass)(const models::Model& model);
   std::shared_ptr<config::Table::Variant> (*make_options)();
   std::unique_ptr<Evaluator> (*make)(const config::Table::Variant& options);
   // For passes whose sizes depend on the evaluator's keys.
   std::unique_ptr<models::ForwardPass> (*make_sized_pass)(
       const models::Model& model, const config::Table::Variant& options) = nullptr;
-  // Optional: returns the names of the data sets that it reads beside `data`, by their keys.
+  // Optional: returns the names of the data sets that the evaluator reads besides `data`, by their
+  // keys.
   std::map<std::string, std::string> (*further_sets)(const config::Table::Variant& options) =
       nullptr;
-  // Optional: returns the fields that a data set must have, for the key that names it. Without it,
-  // or without a result, they are those of the model.
+  // Optional: returns the fields that a data set must have, for the key that names it. Without this
+  // function, or without a result, a set must have the model's fields.
   std::optional<Features> (*features)(const models::Model& model,
                                       const config::Table::Variant& options,
                                       const std::string& key) = nullptr;
@@ -150,26 +163,28 @@ std::unique_ptr<models::ForwardPass> make_pass(const EvalOptions& options,
 std::unique_ptr<Evaluator> make_evaluator(const EvalOptions& options);
 // Returns the names of all data sets that the evaluator reads, by their keys; "data" is one.
 std::map<std::string, std::string> data_sets_of(const EvalOptions& options);
-// Returns the fields that one of these data sets must have; nothing if they are those of the model.
+// Returns the fields that one of these data sets must have; nothing if they are the model's fields.
 std::optional<Features> features_of(const EvalOptions& options, const std::string& key,
                                     const models::Model& model);
 
-// Returns the fields of a set of images with classes: the model's image, and the i32 `label`. `key`
-// is what messages name as the reader.
+// Returns the fields of a set of images with classes: the model's image, and the i32 `label`.
+// Messages name `key` as the reader.
 Features labelled_images(const models::Model& model, const std::string& key);
 
-// Hands every example of a set to one rank, in batches of equal size, except those that the journal
-// has. All ranks run the same number of rounds, because weights may have to be gathered. Positions
-// from the size of the set on are padding.
+// Gives every example of a set to one rank, in batches of equal size. Examples that the journal has
+// are left out. All ranks run the same number of rounds, because weights may have to be gathered.
+// Positions from examples() on are padding.
 class Rounds {
  public:
-  // Begins a stage of the context's journal; `take` gets the examples that it has.
+  // Begins a stage of the context's journal; `take` gets the examples that the journal has.
+  // `passes` over the set have passes * set.size() positions; random ops draw anew in each pass.
   Rounds(const Context& context, const data::Dataset& set, const std::string& stage,
-         const Journal::Take& take);
-  // Begins a stage whose examples have some numbers each. values: [numbers, examples], of the
-  // context's set.
+         const Journal::Take& take, int64_t passes = 1);
+  // Begins a stage over the context's set, with the same count of numbers for each example. values:
+  // [numbers, examples].
   Rounds(const Context& context, const std::string& stage, std::vector<double>& values);
   int64_t count() const { return count_; }
+  int64_t examples() const { return examples_; }  // of all passes
   // Returns the position of the first example of this rank's batch.
   int64_t first(int64_t round) const { return begin_ + (round * ranks_ + rank_) * batch_; }
   // Loads the batches of this rank. `place` returns the sample at a position.
@@ -187,9 +202,9 @@ class Rounds {
 };
 
 // Adds up the ranks' values for positions [0, n). Each rank fills its own positions and leaves
-// zeros elsewhere. Then every rank can add over positions in order, so results do not depend on the
-// number of ranks.
-void share_values(comm::Comm& world, std::vector<double>& values);
-void share_values(comm::Comm& world, std::vector<float>& values);
+// zeros elsewhere. Every rank can then sum over the positions in order, so results do not depend on
+// the number of ranks. T: float or double.
+template <class T>
+void share_values(comm::Comm& world, std::vector<T>& values);
 
 }  // namespace eval

@@ -13,8 +13,8 @@ namespace eval {
 namespace {
 
 constexpr int64_t kNumber = sizeof(int64_t);
-constexpr int64_t kHead = 2 * kNumber;  // of a record
-constexpr char kOther = '!';            // begins the words for a journal of another identity
+constexpr int64_t kHead = 2 * kNumber;  // bytes before a record's payload
+constexpr char kOther = '!';            // begins find()'s result for a journal of another identity
 
 void put_number(std::string& out, int64_t value) {
   out.append(reinterpret_cast<const char*>(&value), sizeof value);
@@ -67,8 +67,8 @@ Journal::Journal(comm::Comm& world, std::string folder, std::string label, const
   }
 }
 
-// Reads all files. Returns a line "N STAGE" for each stage whose first N examples are there, or the
-// names of what differs.
+// Reads all files. Returns a line "N STAGE" for each stage whose first N examples were found. If
+// the identity differs, returns kOther and the names of what differs.
 std::string Journal::find(const std::string& identity) {
   names_ = io::list_directory(folder_);
   for (size_t f = 0; f < names_.size(); ++f)
@@ -109,7 +109,7 @@ std::string Journal::read_file(size_t f, const std::string& identity) {
   return "";
 }
 
-// Notes the places of a record's examples. The checksum vouches for its lengths.
+// Notes the places of a record's examples. The record's lengths are right, because its checksum is.
 void Journal::index(size_t file, int64_t offset, std::string_view payload) {
   int64_t at = kNumber + number_at(payload, 0);
   std::vector<Entry>& entries = stages_[std::string(payload.substr(kNumber, size_t(at - kNumber)))];
@@ -121,7 +121,8 @@ void Journal::index(size_t file, int64_t offset, std::string_view payload) {
   }
 }
 
-// Ranks may see different lengths of files on a network file system: what all see counts.
+// Ranks may see different lengths of files on a network file system: only what all ranks see
+// counts.
 void Journal::agree(const std::vector<std::string>& found) {
   for (const std::string& text : found)
     if (text.starts_with(kOther)) {

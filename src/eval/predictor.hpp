@@ -28,7 +28,7 @@ class Predictor {
   virtual std::vector<PredictedColumn> columns() const = 0;
   // Returns the texts of the classes in the order of their numbers; [] if only numbers are known.
   virtual std::vector<std::string> classes() const { return {}; }
-  // Returns what decides the numbers beside model, weights and images, by key.
+  // Returns what the numbers depend on besides model, weights and images, by key.
   virtual std::map<std::string, std::string> made_from() const = 0;
   // Fills the image buffer of the pass and reads no other field of the batch.
   virtual void prepare(const models::HostBatch& batch, const models::Inputs& into) const = 0;
@@ -44,8 +44,9 @@ struct Predicts {
   // Returns null if the model lacks the capability.
   std::unique_ptr<models::ForwardPass> (*make_pass)(const models::Model& model,
                                                     const config::Table::Variant& options);
-  // `pass` is one of make_pass, and outlives the predictor. `top_k` limits lists of likely classes.
-  // `texts` is the set whose tokenize turns texts into ids; Error(Exit::data) if it has none.
+  // `pass` comes from make_pass and outlives the predictor. `top_k` limits lists of likely classes.
+  // `texts` is the set whose tokenize turns texts into ids; Error(Exit::data) if the set has no
+  // tokenize.
   std::unique_ptr<Predictor> (*make)(const config::Table::Variant& options,
                                      const data::Dataset& texts, models::ForwardPass& pass,
                                      int64_t top_k);

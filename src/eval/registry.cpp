@@ -3,13 +3,15 @@
 
 namespace eval {
 
-// One row for each evaluator: src/eval/NAME.cpp ends in NAME_row().
+// One row for each evaluator: src/eval/FAMILY/NAME.cpp ends in NAME_row().
 #define EVALUATORS(ROW) \
   ROW(captioning)       \
   ROW(classification)   \
   ROW(fewshot)          \
   ROW(knn)              \
-  ROW(low_shot) ROW(perplexity) ROW(probes) ROW(retrieval) ROW(scoring) ROW(svm) ROW(svm_low_shot)
+  ROW(lidar)            \
+  ROW(low_shot)         \
+  ROW(perplexity) ROW(probes) ROW(rankme) ROW(retrieval) ROW(scoring) ROW(svm) ROW(svm_low_shot)
 
 REGISTRY(registry, Registered, "evaluator", EVALUATORS)
 
@@ -17,14 +19,13 @@ void EvalOptions::bind(config::Table& t) {
   auto may = config::OnResume::may_change;
   t.kind("kind", kind, options, registry(), "which evaluator");
   t.key("data", data, "name of a [data.NAME] table").required().on_resume(may);
-  t.duration("every", every, "how often; 0 = never but at start or end").on_resume(may);
+  t.duration("every", every, "how often; 0 = only at start or end").on_resume(may);
   t.key("at_start", at_start, "before the first step of a new run, too").on_resume(may);
   t.key("at_end", at_end, "after the last step, too").on_resume(may);
-  t.key(
-       "when", when,
-       "MEASURE:below:VALUE or MEASURE:above:VALUE, for example \"loss:below:2.5\": leaves out the "
-       "evaluations of `every` at steps whose training measure is not on this side; those at start "
-       "and end remain")
+  t.key("when", when,
+        "MEASURE:below:VALUE or MEASURE:above:VALUE, for example \"loss:below:2.5\": the "
+        "evaluations of `every` run only at steps whose training measure satisfies this; those at "
+        "start and end always run")
       .on_resume(may);
   if (!when.empty() && !(every.set() && every.value > 0))
     t.error("when", "chooses among the evaluations of `every`, which is not set");
@@ -34,8 +35,8 @@ void EvalOptions::bind(config::Table& t) {
        "logs, metrics, plots, checkpoint.best and early_stop; both: one after the other")
       .on_resume(may);
   t.choice("compute", compute, kComputeNames,
-           "products and the activations between them: run: as precision.compute says; f32 or "
-           "bf16: in this type, with the values of a run that computes in it")
+           "type of products and of the activations between them: run: that of precision.compute; "
+           "f32 or bf16: this type, with the values of a run whose precision.compute it is")
       .on_resume(may);
 }
 

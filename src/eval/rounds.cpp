@@ -7,9 +7,9 @@
 namespace eval {
 
 Rounds::Rounds(const Context& context, const data::Dataset& set, const std::string& stage,
-               const Journal::Take& take)
+               const Journal::Take& take, int64_t passes)
     : set_(set),
-      examples_(set.size()),
+      examples_(passes * set.size()),
       batch_(context.batch),
       ranks_(context.world.size()),
       rank_(context.world.rank()),
@@ -31,7 +31,7 @@ std::unique_ptr<data::Loader> Rounds::loader(const Context& context,
     for (int64_t i = 0; i < rounds.batch_; ++i) out[size_t(i)] = place(rounds.first(round) + i);
     return out;
   };
-  return std::make_unique<data::Loader>(set_, data::Order(data::Shuffle::none, examples_, 0),
+  return std::make_unique<data::Loader>(set_, data::Order(data::Shuffle::none, set_.size(), 0),
                                         context.loader,
                                         data::LoaderPlan{positions, 0, count_, examples_});
 }
@@ -52,14 +52,15 @@ void Rounds::store(const Context& context, int64_t round,
 }
 
 // x + 0 is exact, so these sums only copy values between ranks.
-void share_values(comm::Comm& world, std::vector<double>& values) {
-  world.all_reduce({values.data(), device::DType::f64, int64_t(values.size())}).wait();
-}
-
-void share_values(comm::Comm& world, std::vector<float>& values) {
+template <class T>
+void share_values(comm::Comm& world, std::vector<T>& values) {
   constexpr int64_t kPart = 1 << 22;  // the exchange needs memory for a part only
-  for (int64_t at = 0, n = int64_t(values.size()); at < n; at += kPart)
-    world.all_reduce(device::view(values.data() + at, std::min(kPart, n - at))).wait();
+  const device::View all{values.data(), sizeof(T) == 4 ? device::DType::f32 : device::DType::f64,
+                         int64_t(values.size())};
+  for (int64_t at = 0; at < all.count; at += kPart)
+    world.all_reduce(all.slice(at, std::min(kPart, all.count - at))).wait();
 }
+template void share_values(comm::Comm& world, std::vector<double>& values);
+template void share_values(comm::Comm& world, std::vector<float>& values);
 
 }  // namespace eval

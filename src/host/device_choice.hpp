@@ -33,10 +33,10 @@ DeviceChoice device_here(DeviceWish asked, Compute compute);
 // Returns the device of a planned job. A plan needs no device, so it can be made for either kind.
 DeviceChoice planned_device(DeviceWish asked, Compute compute);
 
-// Chooses the devices of all ranks: all use GPUs or all use CPUs. All ranks call. Each rank uses
-// the GPU of its node with its own number there; ranks share GPUs if there are more ranks. The
-// error on all ranks names a rank that has no device, or whose device cannot compute in this
-// precision, which `key` gives.
+// Chooses the devices of all ranks: all use GPUs or all use CPUs. All ranks call. Rank n of a node
+// uses GPU n of the node; ranks share GPUs if there are more ranks than GPUs. The error on all
+// ranks names a rank that has no device, or whose device cannot compute in this precision. `key` is
+// the deck's key for the precision.
 DeviceChoice choose_device(comm::Session& session, DeviceWish asked, Compute compute,
                            const std::string& key = "precision.compute");
 

@@ -23,7 +23,7 @@ std::string choices_in(const std::string& file, const std::string& platform) {
   return "";
 }
 
-// Returns false, or throws if it is needed, unless all ranks have rank 0's platform.
+// Returns true if all ranks have rank 0's platform. Otherwise throws if `needed`, or returns false.
 bool agree_on_platform(comm::Comm& world, const std::string& mine, bool needed) {
   const std::vector<std::string> all = world.gather_text(mine);
   for (size_t rank = 1; rank < all.size(); ++rank) {

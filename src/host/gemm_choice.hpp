@@ -17,9 +17,9 @@ inline constexpr std::pair<const char*, GemmSearch> kGemmSearchNames[] = {
     {"auto", GemmSearch::automatic}, {"off", GemmSearch::off}, {"on", GemmSearch::on}};
 
 struct ChooserOptions {
-  bool times = true;   // shapes without a choice; else they take the first proposal
-  bool writes = true;  // the choices to the file
-  // An error if ranks have different GPUs or libraries; else a warning, and first proposals.
+  bool times = true;   // times shapes without a choice; if false, uses their first proposal
+  bool writes = true;  // writes the choices to the file
+  // If ranks have different GPUs or libraries: true: an error; false: a warning, first proposals.
   bool needs_one_platform = true;
 };
 

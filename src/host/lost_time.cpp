@@ -17,11 +17,11 @@
 namespace host {
 namespace {
 
-// What a page costs that must be read back from a disk or over the network.
+// The time to read a page back from a disk or over the network.
 constexpr double kMajorFault_s = 1e-3;
 
-// Returns the file that tells how long tasks of this process's control group stalled for memory, or
-// that of the whole node.
+// Returns the file with the time that tasks stalled for memory: tasks of this process's control
+// group, or of the whole node.
 std::string find_memory_file(const std::string& proc, const std::string& cgroups) {
   std::ifstream groups(proc + "/self/cgroup");
   for (std::string line; std::getline(groups, line);)
@@ -50,7 +50,7 @@ LostTime::Seconds LostTime::since_last() {
 
 LostTime::Seconds LostTime::read() const { return {steal_s() + delay_s(), memory_s()}; }
 
-// Returns the time that the compute thread which waited longest for a CPU has waited.
+// Returns the longest time that a compute thread has waited for a CPU.
 double LostTime::delay_s() const {
   double most = 0;
   for (int thread : threads_) {

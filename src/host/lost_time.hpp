@@ -20,7 +20,7 @@ class LostTime {
                     std::string cgroups = "/sys/fs/cgroup");
 
   // Returns what was lost since the last call, or since construction. The compute thread that lost
-  // the most counts, because the others wait for it. What this system does not tell is 0.
+  // the most counts, because the others wait for it. A time that the system does not report is 0.
   Seconds since_last();
 
  private:

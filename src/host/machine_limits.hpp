@@ -26,8 +26,8 @@ std::vector<double> measure_gemms(comm::Comm& world, int threads,
 // thread of the core takes a share that no counter of stolen time shows.
 double probe_cores(comm::Comm& world, int threads);
 
-// Returns the median seconds of an all-reduce of this many bytes of floats over the world, in a
-// buffer as gradients have it (Comm::shared_buffer).
+// Returns the median seconds of an all-reduce of this many bytes of floats over the world. The
+// buffer is of the kind that gradients use (Comm::shared_buffer).
 double measure_all_reduce(comm::Comm& world, int64_t bytes);
 
 // Returns bytes/s, read and written bytes added up, of copying more than the caches hold.

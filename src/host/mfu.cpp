@@ -19,8 +19,8 @@ void ProfileOptions::bind(config::Table& t) {
       .min(0)
       .on_resume(config::OnResume::may_change);
   t.key("forbid_waits", forbid_waits,
-        "for debugging: ends the run where the host waits for its GPU within a step, from the "
-        "third of a job on; exchanges through host memory may")
+        "for debugging: ends the run if the host waits for its GPU within a step, from a job's "
+        "third step on; exchanges through host memory are allowed to wait")
       .on_resume(config::OnResume::may_change);
 }
 
@@ -34,8 +34,8 @@ int64_t hardware_flops(const device::Queue& queue) {
 
 namespace {
 
-// Peaks from NVIDIA's data sheets, without sparsity; half of a figure that is given with sparsity
-// only. A GPU's row is the first one whose words are all in its name.
+// Peaks from NVIDIA's data sheets, without sparsity. A figure that is given only with sparsity is
+// halved. A GPU's row is the first one whose words are all in its name.
 struct Listed {
   const char* words;
   double half, tf32, f32;  // TFLOP/s; half: bf16 and fp16

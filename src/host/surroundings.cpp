@@ -60,8 +60,8 @@ std::string first_line_of(const std::string& path) {
   return std::string(base::trim(text.substr(0, text.find('\n'))));
 }
 
-// Returns the places of this process in the tree of control groups, of version 2 and of one
-// controller of version 1, that may hold the file: its own, and those above it.
+// Returns the paths where the control groups of this process may hold a file: in its own group and
+// in all groups above. Covers version 2 and one controller of version 1.
 std::vector<std::string> group_files(const std::string& controller, const std::string& file_v2,
                                      const std::string& file_v1) {
   std::vector<std::string> out;

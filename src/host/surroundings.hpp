@@ -12,13 +12,13 @@ namespace host {
 
 using Facts = std::map<std::string, std::string>;
 
-// Adds "env.NAME" of each variable, as NAME=VALUE, that changes how a job computes or exchanges:
-// those of OpenMP, MPI, network libraries, GPUs, schedulers and this program. Left out are those
-// that a launcher sets anew for each rank, and the values of those whose names speak of secrets.
+// Adds "env.NAME" for each variable (NAME=VALUE) that changes how a job computes or exchanges:
+// variables of OpenMP, MPI, network libraries, GPUs, schedulers and this program. Omits variables
+// that a launcher sets anew for each rank, and values of variables whose names suggest secrets.
 void add_environment(const std::vector<std::string>& environment, Facts& facts);
 std::vector<std::string> own_environment();
 
-// Adds "limit.*": those of ulimit, and of the control groups of this process.
+// Adds "limit.*": the limits of ulimit and of this process's control groups.
 void add_limits(Facts& facts);
 // Adds "library.NAME": the version of each library that is loaded, as its file has it.
 void add_libraries(Facts& facts);
@@ -27,8 +27,8 @@ void add_machine(Facts& facts);
 // Returns the identity that the linker gave this program, else a hash of its file.
 std::string program_digest();
 
-// Returns the bytes that this process can have at the most: those of the node, or of the control
-// group's limit if that is less. 0: not known.
+// Returns the most bytes that this process can have: the node's memory, or the control group's
+// limit if that is less. 0: not known.
 int64_t most_memory_bytes();
 // The bytes that the processes of this control group use; 0: not known.
 int64_t group_memory_bytes();

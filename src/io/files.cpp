@@ -41,9 +41,9 @@ auto repeat(Call call) {
 thread_local double t_synced_s = 0;
 std::atomic<double> g_longest_sync_s{0};
 
-// Writes the parts of a large file, each in a span. One sync of it would take minutes on a slow
-// disk, and look like a hang. Returns -1 with errno set if a write was lost: the kernel says so
-// once, so fsync would not know it.
+// Writes the parts of a large file to the disk, each in a span. One sync of the whole file would
+// take minutes on a slow disk and look like a hang. Returns -1 with errno set if a write was lost.
+// The kernel reports that only once, so a later fsync would succeed.
 int sync_parts(int descriptor) {
   constexpr int64_t kPart = int64_t{256} << 20;
   constexpr unsigned kWritten =
@@ -159,20 +159,25 @@ bool File::in_place() const {
   return id_of(path_) == FileId{s.st_dev, s.st_ino};
 }
 
-void File::read_at(void* data, int64_t bytes, int64_t offset) const {
+void read_descriptor(int descriptor, const std::string& path, void* data, int64_t bytes,
+                     int64_t offset) {
   char* to = static_cast<char*>(data);
   while (bytes > 0) {
-    note_call("read", path_);
+    note_call("read", path);
     ssize_t n = repeat(
-        [&] { return ::pread(descriptor_, to, size_t(std::min(bytes, kLargestPiece)), offset); });
-    if (n < 0) fail_call("read", path_, errno);
+        [&] { return ::pread(descriptor, to, size_t(std::min(bytes, kLargestPiece)), offset); });
+    if (n < 0) fail_call("read", path, errno);
     if (n == 0)
-      throw Failure(fmt::format("{}: ends at byte {}, {} more were expected", path_, offset, bytes),
+      throw Failure(fmt::format("{}: ends at byte {}, {} more were expected", path, offset, bytes),
                     0);
     to += n;
     offset += n;
     bytes -= n;
   }
+}
+
+void File::read_at(void* data, int64_t bytes, int64_t offset) const {
+  read_descriptor(descriptor_, path_, data, bytes, offset);
 }
 
 void File::read_at(std::vector<std::span<char>> pieces, int64_t offset) const {

@@ -88,10 +88,13 @@ class File {
   std::string path_;
 };
 
+// Reads from a file that another library has opened under this descriptor, as File::read_at does.
+void read_descriptor(int descriptor, const std::string& path, void* data, int64_t bytes,
+                     int64_t offset);
 std::string read_file(const std::string& path);
-// Replaces a file. After any failure it has either its old or its new content: a temporary file in
-// the same directory is written, synced and renamed, and the directory is synced. `durable` = false
-// omits the syncs, for files that the program can recreate.
+// Replaces a file. After any failure the file has either its old or its new content. A temporary
+// file in the same directory is written, synced and renamed, and the directory is synced.
+// `durable` = false omits the syncs, for files that the program can recreate.
 void write_file_atomically(const std::string& path, std::string_view content, bool durable = true);
 
 // Copies a file with its modification time. The copy appears complete, by rename, and may replace

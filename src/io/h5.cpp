@@ -29,6 +29,14 @@ H5Lock::H5Lock() : lock_(h5_mutex()) {
   (void)ready;
 }
 
+namespace {
+
+const char* filter_problem = nullptr;
+
+}  // namespace
+
+void note_filter_problem(const char* why) { filter_problem = why; }
+
 void fail_h5(const std::string& what, const std::string& path) {
   struct Words {
     std::string outer, inner;
@@ -41,6 +49,7 @@ void fail_h5(const std::string& what, const std::string& path) {
   };
   H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, collect, &words);
   H5Eclear2(H5E_DEFAULT);
+  if (const char* why = std::exchange(filter_problem, nullptr)) words.inner = why;
   // HDF5 puts the system's errno into a long text with times and addresses.
   constexpr std::string_view kNumber = "errno = ";
   if (size_t at = words.inner.find(kNumber); at != words.inner.npos)
@@ -199,8 +208,8 @@ H5Handle file_access(const std::string& path, H5F_libver_t newest) {
   return access;
 }
 
-// The memory of a new file. HDF5's memory driver gets it through these callbacks, so it outlives
-// the closed file.
+// The memory of a new file. HDF5's memory driver gets it through these callbacks and does not own
+// it, so the memory outlives the closed file.
 struct H5File::Image {
   std::string bytes;
 
@@ -349,7 +358,7 @@ bool H5File::exists(const std::string& object) const {
   for (size_t end = object.find('/', 1);; end = object.find('/', end + 1)) {
     std::string part = object.substr(0, end);
     htri_t there = H5Lexists(id_, part.c_str(), H5P_DEFAULT);
-    if (there < 0) H5Eclear2(H5E_DEFAULT);  // a parent is no group
+    if (there < 0) H5Eclear2(H5E_DEFAULT);  // a parent is not a group
     if (there <= 0) return false;
     if (end == std::string::npos) return true;
   }

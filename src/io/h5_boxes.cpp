@@ -9,7 +9,8 @@
 namespace io {
 namespace {
 
-// Adds the boxes of a range within one row of the axes before `axis`, whose places are `row`.
+// Adds the boxes of the elements [begin, end) of the part that has the indices `row` in the first
+// axes.
 void add_boxes(const std::vector<uint64_t>& shape, std::vector<uint64_t> row, uint64_t begin,
                uint64_t end, std::vector<H5Box>& out) {
   const size_t axis = row.size();

@@ -24,6 +24,9 @@ class H5Lock {
   std::lock_guard<std::recursive_mutex> lock_;
 };
 
+// Keeps the reason why a filter fails, for the fail_h5 that follows: HDF5 1.14 drops what filters
+// put on its stack of errors. Call it under the lock, as HDF5 calls filters.
+void note_filter_problem(const char* why);
 [[noreturn]] void fail_h5(const std::string& what, const std::string& path);
 
 // An HDF5 identifier with the function that closes it. Create and destroy it under the lock.
@@ -58,8 +61,8 @@ int64_t offset_of(hid_t dataset);  // -1 if the data is not one allocated piece
 // Writes an attribute of an open object.
 void write_attribute(hid_t owner, const std::string& object, const std::string& name,
                      const H5Attribute& value, const std::string& path);
-// Returns the type in memory of texts of a file. HDF5 then replaces what the file's type pads texts
-// with, such as spaces, by zeros. Other types are copied.
+// Returns the memory type for texts of a file. With it HDF5 replaces the file's padding of texts,
+// such as spaces, by zeros. Types other than text are copied.
 H5Handle memory_text_type(hid_t type, const std::string& dataset, const std::string& path);
 hid_t file_type(H5Type type);  // returns a predefined type; not for text
 template <class T>

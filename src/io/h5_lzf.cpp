@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Decodes data that h5py has compressed with "lzf", which is filter 32000 of HDF5. A chunk that
 // would not become smaller is stored as it is, and HDF5 does not call the filter for it. The first
-// three values of the filter are its version, that of LZF, and the bytes of a whole chunk.
+// three values of the filter are the filter's version, LZF's version, and the bytes of a chunk.
 #include "io/h5_handle.hpp"
 #include "io/version.hpp"
 
@@ -18,15 +18,14 @@ namespace io {
 namespace {
 
 constexpr H5Z_filter_t kLzf = 32000;
-// LZF makes at most 264 bytes of 3, so a false claim of a file cannot exhaust the memory.
+// LZF expands 3 bytes to at most 264, so a false size in a file cannot exhaust the memory.
 constexpr size_t kLargestRatio = 88;
 
 // Returns the bytes of the decoded chunk, or 0 after a failure, as HDF5 wants it.
 size_t decode_lzf(unsigned flags, size_t values, const unsigned* value, size_t bytes,
                   size_t* buffer_bytes, void** buffer) {
   auto failed = [](const char* why) {
-    H5Epush2(H5E_DEFAULT, __FILE__, __func__, __LINE__, H5E_ERR_CLS, H5E_PLINE, H5E_CALLBACK, "%s",
-             why);
+    note_filter_problem(why);
     return size_t{0};
   };
   if (!(flags & H5Z_FLAG_REVERSE)) return failed("this program does not compress with lzf");

@@ -7,6 +7,7 @@
 #include <memory>
 #include <new>
 
+#include "io/files.hpp"
 #include "io/h5_handle.hpp"
 #include "io/h5_stored.hpp"
 
@@ -42,7 +43,7 @@ H5Handle transfer_list(Lengths& lengths, const std::string& path) {
 H5Rows::Kind kind_of(hid_t type) {
   switch (H5Tget_class(type)) {
     case H5T_INTEGER:
-    case H5T_ENUM:  // HDF5 converts them to numbers; h5py writes booleans so
+    case H5T_ENUM:  // HDF5 converts them to numbers; h5py writes booleans as enums
       return H5Rows::Kind::integers;
     case H5T_FLOAT:
       return H5Rows::Kind::floats;
@@ -53,7 +54,67 @@ H5Rows::Kind kind_of(hid_t type) {
   }
 }
 
+// Describes a type that has no Kind, and how to write its values instead.
+std::string_view other_type(hid_t type) {
+  switch (H5Tget_class(type)) {
+    case H5T_COMPOUND:
+      return "a compound type; write each of its members as a dataset of its own";
+    case H5T_OPAQUE:
+      return "opaque bytes; write files as lists of bytes, h5py.vlen_dtype(numpy.uint8)";
+    case H5T_REFERENCE:
+      return "references to other objects; write what they lead to";
+    case H5T_BITFIELD:
+      return "bit fields; write them as integers";
+    case H5T_ARRAY:
+      return "arrays in one element; write their axes as axes of the dataset";
+    case H5T_VLEN:
+      return "lists of other elements than bytes; write rows of one length";
+    default:
+      return "of another type";
+  }
+}
+
+// The types of H5Rows::Place::number.
+template <class T>
+constexpr char kNumber = 0;
+template <>
+constexpr char kNumber<float> = 'f';
+template <>
+constexpr char kNumber<int64_t> = 'i';
+template <>
+constexpr char kNumber<uint64_t> = 'u';
+template <>
+constexpr char kNumber<uint8_t> = 'b';
+
+template <class... T>
+char number_of(hid_t type) {
+  char found = 0;
+  ((H5Tequal(type, memory_type<T>()) > 0 ? void(found = kNumber<T>) : void()), ...);
+  return found;
+}
+
 }  // namespace
+
+// The caller holds the lock.
+H5Rows::Place H5Rows::place_of(int64_t set, int64_t type) const {
+  Place place{.number = number_of<float, int64_t, uint64_t, uint8_t>(type)};
+  if (!place.number || is_elsewhere(set)) return {};
+  place.offset = offset_of(set);
+  if (place.offset < 0) return {};  // in chunks, or in the dataset's header
+  int64_t end = 0;                  // a file may claim any number of rows
+  if (__builtin_mul_overflow(count_, row_bytes(), &end) ||
+      __builtin_add_overflow(end, place.offset, &end))
+    return {};
+  const hid_t file = H5Iget_file_id(set), access = file < 0 ? -1 : H5Fget_access_plist(file);
+  int* descriptor = nullptr;
+  // Other drivers than this one give other handles.
+  if (access >= 0 && H5Pget_driver(access) == H5FD_SEC2 &&
+      H5Fget_vfd_handle(file, access, reinterpret_cast<void**>(&descriptor)) >= 0 && descriptor)
+    place.descriptor = *descriptor;
+  if (access >= 0) H5Pclose(access);
+  if (file >= 0) H5Fclose(file);
+  return place.descriptor < 0 ? Place{} : place;
+}
 
 H5Rows::H5Rows(const H5File& file, const std::string& dataset)
     : path_(file.path()), dataset_(dataset) {
@@ -76,8 +137,12 @@ H5Rows::H5Rows(const H5File& file, const std::string& dataset)
   if (kind_ == Kind::text) variable_ = H5Tis_variable_str(type) > 0;
   if (H5Tget_class(type) == H5T_VLEN) {
     H5Handle element(H5Tget_super(type), H5Tclose, "read the type of " + dataset, path_);
-    if (H5Tget_class(element) == H5T_INTEGER && H5Tget_size(element) == 1) kind_ = Kind::bytes;
+    if (H5Tget_class(element) == H5T_INTEGER && H5Tget_size(element) == 1) {
+      kind_ = Kind::bytes;
+      signed_ = H5Tget_sign(element) == H5T_SGN_2;
+    }
   }
+  if (kind_ == Kind::other) other_ = other_type(type);
   H5Handle creation(H5Dget_create_plist(set), H5Pclose, "read the layout of " + dataset, path_);
   if (H5Pget_layout(creation) == H5D_CHUNKED) {
     std::vector<hsize_t> chunk(dims.size());
@@ -86,11 +151,16 @@ H5Rows::H5Rows(const H5File& file, const std::string& dataset)
     for (hsize_t n : chunk) chunk_bytes_ *= int64_t(n);  // HDF5 keeps them below 4 GiB
   }
   check_filters(set, dataset, path_);
-  elsewhere_ = is_elsewhere(set);
+  place_ = place_of(set, type);
   H5Handle memory = memory_text_type(type, dataset, path_);
   set_ = set.release();
   type_ = memory.release();
   space_ = space.release();
+}
+
+bool H5Rows::elsewhere() const {
+  H5Lock lock;
+  return is_elsewhere(set_);
 }
 
 void H5Rows::check_stored(bool count_chunks) const {
@@ -107,11 +177,12 @@ H5Rows::H5Rows(H5Rows&& other) noexcept
       kind_(other.kind_),
       signed_(other.signed_),
       variable_(other.variable_),
-      elsewhere_(other.elsewhere_),
+      other_(other.other_),
       size_(other.size_),
       count_(other.count_),
       chunk_bytes_(other.chunk_bytes_),
-      shape_(std::move(other.shape_)) {}
+      shape_(std::move(other.shape_)),
+      place_(other.place_) {}
 
 H5Rows::~H5Rows() {
   if (set_ < 0) return;
@@ -156,7 +227,7 @@ std::string H5Rows::type_text() const {
     case Kind::other:
       break;
   }
-  return "of another type" + suffix;
+  return fmt::format("{}{}", other_.substr(0, other_.find(';')), suffix);
 }
 
 // The caller holds the lock.
@@ -180,10 +251,16 @@ void H5Rows::transfer(int64_t row, int64_t memory_type, void* out, int64_t plist
 
 template <class T>
 void H5Rows::read(int64_t row, std::span<T> out) const {
-  H5Lock lock;
   CHECK(kind_ == Kind::integers || kind_ == Kind::floats, "{} of {} holds {}", dataset_, path_,
         type_text());
   CHECK(int64_t(out.size()) == elements(), "{} elements for rows of {}", out.size(), elements());
+  CHECK(row >= 0 && row < count_, "row {} of {}", row, count_);
+  if (place_.number == kNumber<T>) {
+    const int64_t bytes = int64_t(out.size_bytes());
+    read_descriptor(place_.descriptor, path_, out.data(), bytes, place_.offset + row * bytes);
+    return;
+  }
+  H5Lock lock;
   transfer(row, memory_type<T>(), out.data(), H5P_DEFAULT);
 }
 
@@ -221,7 +298,9 @@ void H5Rows::read_bytes(int64_t row, int64_t most,
   CHECK(kind_ == Kind::bytes && shape_.empty(), "{} of {} holds {}", dataset_, path_, type_text());
   Lengths lengths(most);
   H5Handle list = transfer_list(lengths, path_);
-  H5Handle type(H5Tvlen_create(H5T_NATIVE_UINT8), H5Tclose, "make a type", path_);
+  // A conversion of signed bytes to others would make all negative ones zero.
+  H5Handle type(H5Tvlen_create(signed_ ? H5T_NATIVE_INT8 : H5T_NATIVE_UINT8), H5Tclose,
+                "make a type", path_);
   hvl_t bytes{0, nullptr};
   try {
     transfer(row, type, &bytes, list);

@@ -22,7 +22,7 @@ void check_mpi(int code, const char* what, const std::string& path) {
   throw Failure(fmt::format("{}: MPI-IO cannot {}: {}", path, what, text), 0);
 }
 
-// Hints in MPI's own form, which HDF5 copies. Its header brings MPI's functions.
+// Hints in MPI's own form, which HDF5 copies. HDF5's header declares MPI's functions.
 class Hints {
  public:
   Hints(const std::map<std::string, std::string>& hints, const std::string& path) {
@@ -90,7 +90,7 @@ H5Handle memory_of(hid_t selected, const std::string& path) {
 
 }  // namespace
 
-// HDF5 has no part in it: 1.10 crashes at the end of a process in which a write of its own failed.
+// Does not use HDF5, because 1.10 crashes at the end of a process if one of its writes failed.
 void H5SharedFile::create(const std::string& path, const H5Sharing& sharing) {
   note_call("create by MPI-IO", path);
   const Hints hints(sharing.hints, path);

@@ -27,7 +27,7 @@ class H5SharedFile {
   static void create(const std::string& path, const H5Sharing& sharing);
 
   enum class Mode { read, write };
-  // All ranks of `comm` call, and so they do with close().
+  // All ranks of `comm` call this and close().
   H5SharedFile(comm::Comm& comm, const std::string& path, Mode mode, const H5Sharing& sharing);
   H5SharedFile(const H5SharedFile&) = delete;
   ~H5SharedFile();

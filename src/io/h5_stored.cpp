@@ -86,7 +86,7 @@ void check_chunks(const Dataset& set, const H5Handle& creation) {
   if (have >= want) return;
   set.fail(fmt::format(
       "{} of its {} chunks were never written, the first at row {}, and HDF5 would give "
-      "zeros for them: write these rows, or cut the dataset before them",
+      "zeros or the fill value for them: write these rows, or cut the dataset before them",
       want - have, want, first_missing_row(set, shape, chunk)));
 }
 
@@ -172,8 +172,8 @@ class Sources {
  public:
   explicit Sources(const Dataset& set) : set_(set) {}
 
-  // Checks one source and that it holds the part that is selected of it. The dataset takes `points`
-  // elements for its part `to`, or as many as there are (-1).
+  // Checks that one source exists and holds its selected part. The dataset takes `points` elements
+  // of the source for its own part `to`; -1: as many as the source has.
   void check_part(const std::string& file, const std::string& dataset, hid_t part, hid_t to,
                   hssize_t points) {
     const std::vector<hsize_t>& shape = shape_of(file, dataset);
@@ -181,7 +181,7 @@ class Sources {
       hsize_t there = 1;
       for (hsize_t size : shape) there *= size;
       if (points >= 0 && there < hsize_t(points)) smaller(file, dataset);
-      // HDF5 takes the first elements, which lie elsewhere if rows have become longer.
+      // HDF5 takes the first elements. If rows have become longer, these belong to other places.
       if (points >= 0 && there > hsize_t(points) && !has_rows_of(to, shape))
         set_.fail(
             fmt::format("its source, dataset '{}' of '{}', is larger than the part that takes all "
@@ -193,7 +193,7 @@ class Sources {
     const int axes = H5Sget_simple_extent_ndims(part);
     std::vector<hsize_t> first(size_t(std::max(axes, 1))), last(first.size());
     if (axes < 1 || H5Sget_select_bounds(part, first.data(), last.data()) < 0) {
-      H5Eclear2(H5E_DEFAULT);  // without end: as much as there is
+      H5Eclear2(H5E_DEFAULT);  // without end: as much as the source has
       return;
     }
     bool inside = shape.size() == last.size();
@@ -210,7 +210,7 @@ class Sources {
                     dataset, file));
   }
 
-  // True if a part of the dataset has the sizes of a source behind its first axis.
+  // True if a part of the dataset has the sizes of a source in all axes but the source's first one.
   static bool has_rows_of(hid_t to, const std::vector<hsize_t>& shape) {
     std::vector<hsize_t> first(size_t(std::max(H5Sget_simple_extent_ndims(to), 0)));
     std::vector<hsize_t> last(first.size());
@@ -256,8 +256,8 @@ class Sources {
   std::map<std::pair<std::string, std::string>, std::vector<hsize_t>> shapes_;
 };
 
-// The elements of a dataset that no part has given yet. Parts may overlap, so their sizes do not
-// tell.
+// The elements of a dataset that no part covers yet. Parts may overlap, so adding up their sizes
+// would not give the number.
 class Missing {
  public:
   explicit Missing(const Dataset& set)
@@ -302,7 +302,7 @@ void check_virtual(const Dataset& set, const H5Handle& creation, hsize_t element
     const hssize_t points = H5Sget_select_npoints(to);
     endless |= points < 0;
     if (points > 0 && !endless) missing.remove(to);
-    // "part-%b.h5" stands for as many files as there are; they end the rows, and leave no gap.
+    // "part-%b.h5" stands for as many files as exist. The rows end with the last one, with no gap.
     if (file.find('%') == file.npos && dataset.find('%') == dataset.npos)
       sources.check_part(file, dataset, from, to, points);
   }
@@ -360,7 +360,7 @@ void check_filters(hid_t dataset, const std::string& name, const std::string& pa
         (able & H5Z_FILTER_CONFIG_DECODE_ENABLED))
       continue;
     H5Eclear2(H5E_DEFAULT);
-    // h5repack is no way out: it leaves such a dataset as it is, and ends well.
+    // h5repack does not help: it leaves such a dataset unchanged and reports success.
     set.fail(fmt::format(
         "it is compressed with {} (filter {}), which this HDF5 library cannot read: write it again "
         "with gzip, in h5py: new.create_dataset(\"x\", data=old[\"x\"][()], "

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files of a run beside its checkpoints, on a disk that may be full: they wait in memory, with a
+// Files of a run other than its checkpoints. If the disk is full, they wait in memory, with a
 // warning, and are written as soon as there is room. The main thread alone writes these files.
 #pragma once
 
@@ -19,7 +19,7 @@ class WaitingLines {
   ~WaitingLines();  // tries once more, and warns if lines still wait
 
   const std::string& path() const { return path_; }
-  // Appends these lines and those that wait, or none of them.
+  // Appends the waiting lines and these lines, or none of them.
   void append(const std::string& lines);
   // Makes sure that what was appended is on the disk, as far as there is room.
   void sync();
@@ -53,9 +53,9 @@ void write_or_wait(const std::string& path, const std::string& content, bool dur
 size_t write_waiting();
 // Tries once more, and names in a warning each whole file that is lost.
 void give_up_waiting();
-// Forgets all that waits: its folder is another job's by now.
+// Forgets all that waits, because its folder now belongs to another job.
 void forget_waiting();
-// Returns why the file that was tried last waits, for an error.
+// Returns the last problem that made a file wait, for an error.
 const std::string& waiting_problem();
 
 }  // namespace io

@@ -29,7 +29,7 @@ Json json_of(const Spent& spent) {
   return out;
 }
 
-// Members that a line lacks, or of another type, keep their values.
+// A member that a line lacks, or that has another type, gets the value `otherwise`.
 double number_in(const Json& line, const char* name, double otherwise = 0) {
   const auto found = line.find(name);
   return found != line.end() && found->is_number() ? found->get<double>() : otherwise;
@@ -48,8 +48,8 @@ Spent spent_of(const Json& line) {
   return out;
 }
 
-// A checkpoint knows how long its attempt was up, but a log that lost the line of the save does not
-// know what the time until then was spent on. What came last is taken for training first.
+// Returns the time of an attempt until a save whose line the log has lost. The checkpoint gives the
+// sum `kept_s`, but not its kinds. The time after the save is taken from training first.
 Spent kept_until(const Spent& whole, double kept_s) {
   Spent out = whole;
   double surplus = whole.total() - kept_s;
@@ -94,7 +94,7 @@ AttemptLog::AttemptLog(const std::string& run, const Before& before, double begi
     const size_t whole = found.rfind('\n') + 1;  // a crash may have cut the last line
     load(found.substr(0, whole));
     if (whole != found.size()) io::write_file_atomically(file_of(run), text_);
-  } catch (const io::Failure& e) {  // nothing depends on it but what people learn of the run
+  } catch (const io::Failure& e) {  // the log only informs people
     base::log::warning("{}", e.what());
   }
   if (!starts_.empty() && starts_.back().how.empty()) close_before(before);
@@ -115,7 +115,7 @@ void AttemptLog::load(const std::string& text) {
   for (const std::string& line : base::split(text, '\n')) take(line);
 }
 
-// Takes over what a line tells. Lines that are none, or of a later version, change nothing.
+// Takes over the facts of one line. Broken lines, and lines of a later version, change nothing.
 void AttemptLog::take(const std::string& line) {
   const Json json = Json::parse(line, nullptr, false);
   if (!json.is_object()) return;
@@ -166,7 +166,7 @@ void AttemptLog::write(const std::string& line) {
   take(line);
 }
 
-// Writes the end of the start before, which did not do that itself.
+// Writes the end of the start before, because that start did not write it.
 void AttemptLog::close_before(const Before& before) {
   const StartRecord& last = starts_.back();
   const std::optional<Flight> found = read_flight(before.flight);
@@ -211,15 +211,15 @@ const StartRecord* AttemptLog::start_of(int64_t attempt) const {
   return nullptr;
 }
 
-// Returns what the starts before this one did after the state that the run goes on from, without
-// what was done again before.
+// Returns the work that earlier starts did after the state from which the run continues. Leaves out
+// work that the log has already counted as redone.
 std::vector<AttemptLog::Redone> AttemptLog::in_vain(const From& from) const {
   std::vector<Redone> out;
   const StartRecord* saver = from.attempt > 0 ? start_of(from.attempt) : nullptr;
   for (const StartRecord& s : starts_) {
     if (s.number == own().number) break;
-    // A log that began later than the run knows nothing of the attempt that saved. All of its
-    // starts came after that.
+    // A log that began later than the run lacks the attempt that saved. All starts in such a log
+    // came after that attempt.
     if (saver && s.number < saver->number) continue;
     Spent kept;
     int64_t from_step = s.first_step.value_or(0);
@@ -239,7 +239,8 @@ std::vector<AttemptLog::Redone> AttemptLog::in_vain(const From& from) const {
 double AttemptLog::goes_on(const From& from) {
   from_ = from;
   redone_ = in_vain(from);
-  // The counts of the checkpoint include nothing of what came after it, however often it was done.
+  // The counts of the checkpoint include no time after the save, so time that is already counted as
+  // redone is added too.
   const StartRecord* saver = from.attempt > 0 ? start_of(from.attempt) : nullptr;
   double lost = 0;
   for (const StartRecord& s : starts_) {

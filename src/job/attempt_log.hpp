@@ -8,7 +8,7 @@
 //   {"kind":"facts","start":2,"facts":{"mesh":"2 x 2","library.libmpi":"so.40.30.4",...}}
 //   {"kind":"continues","start":2,"attempt":2,"step":8,"from":"checkpoint",
 //       "redone":[{"start":1,"steps":3,"seconds":{"training":1.5,...}}]}
-//       where it goes on from, its number in the metrics, and what earlier starts did in vain
+//       where it goes on from, its number in the metrics, and the lost work of earlier starts
 //   {"kind":"save","start":2,"attempt":2,"step":12,"seconds":{...}}
 //       what this process has spent until it begins a save
 //   {"kind":"back",...}   like "continues": the run went back to a checkpoint within this process
@@ -35,14 +35,14 @@ namespace job {
 // What a start ran with and on, by name: see train/provenance.hpp.
 using Facts = std::map<std::string, std::string>;
 
-// A start of the program, as the file tells. It has many members because each thing that its lines
-// say has one.
+// A start of the program, as the file records it. It has many members because each fact in its
+// lines has one.
 struct StartRecord {
   int64_t number = 0;
   double begin_s = 0, end_s = 0;  // since 1970; 0: not known
   std::string host;
   int64_t pid = 0, ranks = 0, memory_mib = 0;
-  std::string how;  // "finished", "stopped", "failed", "killed"; "": it has no end
+  std::string how;  // "finished", "stopped", "failed", "killed"; "": no end is recorded
   int exit = -1;    // -1: none
   std::string reason;
   std::optional<int64_t> first_step, last_step;
@@ -53,7 +53,7 @@ struct StartRecord {
   int64_t redone_steps = 0;
   Facts facts;
 
-  // Returns `spent` without what was done again, which is in `redone`.
+  // Returns `spent` without `redone`, the time of work that was done again.
   Spent kept() const;
 };
 
@@ -62,29 +62,30 @@ class AttemptLog {
   // What is known about the start before this one.
   struct Before {
     std::string report = {};   // text of report.txt; "" = none
-    std::string left_by = {};  // the lock that it did not empty; "" = it ended by itself
+    std::string left_by = {};  // text of the lock file; "" = it ended by itself
     double changed_s = 0;      // last change of its files, since 1970
     std::string flight = {};   // the flight file of its rank 0
   };
   // The state that the run goes on from.
   struct From {
     std::string kind;               // "checkpoint", "branch", "init", "random_init"
-    int64_t attempt = 0, step = 0;  // of the checkpoint, if it is one of this run; 0: of none
+    int64_t attempt = 0, step = 0;  // of the checkpoint, if it belongs to this run; else 0
     double uptime_s = 0;            // of that attempt when it saved
   };
 
-  // Reads the file, writes the end of the start before if it has none, and the begin of this one.
-  // begin_s: of this process, since 1970.
+  // Reads the file. Writes the end of the start before if it is missing, and the begin of this
+  // start. begin_s: of this process, since 1970.
   AttemptLog(const std::string& run, const Before& before, double begin_s, const std::string& host,
              int64_t ranks);
 
-  // Finds out what earlier starts did in vain. Returns the seconds that they spent after that
-  // state. Call it once, before `continues`.
+  // Finds the lost work of earlier starts. Returns the seconds that they spent after the state
+  // `from`. Call it once, before `continues`.
   double goes_on(const From& from);
   // Writes where the run goes on; `attempt`: its number in the metrics.
   void continues(int64_t attempt);
   void saves(int64_t attempt, int64_t step, const Spent& spent);
-  // The run went back within this process, whose time until now is `spent`. Returns what is left.
+  // The run went back within this process, whose time until now is `spent`. Returns `spent` with
+  // the lost time counted as redone.
   Spent goes_back(const From& from, int64_t attempt, const Spent& spent);
   // Writes what this start runs with.
   void has(const Facts& facts);
@@ -99,7 +100,7 @@ class AttemptLog {
   const Facts* facts_before() const;
   // Seconds between the end of the start before and the begin of this one; 0 for the first.
   double idle_s() const;
-  // Seconds that the starts before spent in vain, as goes_on() found.
+  // Seconds of the lost work of earlier starts that goes_on() found.
   double redone_s() const;
 
  private:

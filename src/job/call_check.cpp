@@ -7,7 +7,7 @@
 namespace job {
 namespace {
 
-// The calls of this rank as lines, and back.
+// Converts the calls of a rank to lines; standing_of() reads them back.
 std::string text_of(const Flight& flight) {
   std::string text = fmt::format("{}\n{}\n{}\n", flight.host, flight.phase, flight.step);
   for (const FlightExchange& e : flight.calls) text += fmt::format("{} {}\n", e.call, e.text);

@@ -98,7 +98,7 @@ void hold(const std::string& text, Descriptor& file) {
     ::lseek(file.number, 0, SEEK_SET);
 }
 
-// True if the process has ended. It is not reaped yet, so no other one can have its number.
+// True if the process has ended. It is not reaped yet, so no other process can have its number.
 bool has_ended(pid_t process) {
   siginfo_t info{};
   return ::waitid(P_PID, id_t(process), &info, WEXITED | WNOHANG | WNOWAIT) < 0 ||
@@ -219,7 +219,7 @@ CommandEnd run_command(const Command& command, const std::function<void(std::str
     break;
   }
   output.finish();
-  ::kill(-process, SIGKILL);  // what it has left
+  ::kill(-process, SIGKILL);  // the processes that it has left
   int status = 0;
   ::waitpid(process, &status, WNOHANG);
   if (guard) guard->watch(0);

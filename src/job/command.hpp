@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a shell command beside this process, with limits: its time, and its end with this process.
+// Runs a shell command beside this process, until a time limit at most. If this process ends, so
+// does the command.
 #pragma once
 
 #include <sys/types.h>
@@ -13,7 +14,7 @@ namespace job {
 
 struct Command {
   std::string text;                           // for /bin/sh
-  std::vector<std::string> environment = {};  // "NAME=value"; empty: that of this process
+  std::vector<std::string> environment = {};  // "NAME=value"; empty: this process's environment
   std::string input = {};                     // what it reads from its standard input
   double limit_s = 60;
   double grace_s = 2;  // from TERM, after the limit, to KILL
@@ -28,7 +29,7 @@ struct CommandEnd {
   std::string text() const;  // "exit 3", "no end within 60 s: it was killed"
 };
 
-// Ends a command and all that it has started if this process goes first, however it goes.
+// Ends a command and all that it has started if this process ends first, for whatever reason.
 class CommandGuard {
  public:
   CommandGuard() = default;
@@ -39,13 +40,13 @@ class CommandGuard {
 
  private:
   void start();
-  int pipe_ = -1;  // its end is the sign
+  int pipe_ = -1;  // the guard acts when this pipe closes
   pid_t process_ = -1;
 };
 
 // Runs the command to its end. The processes that it leaves in its group end with it. `take` gets
-// what it writes, errors included. `quits` is asked often; once it is true, the command is killed.
-// Any thread may call it.
+// its output, errors included. `quits` is called often; once it returns true, the command is
+// killed. Any thread may call this function.
 CommandEnd run_command(const Command& command, const std::function<void(std::string_view)>& take,
                        const std::function<bool()>& quits, CommandGuard* guard = nullptr);
 

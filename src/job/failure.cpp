@@ -41,7 +41,7 @@ void log_shortage() {
 std::string with_exchange(const std::string& text) {
   const FlightExchange last = own_flight().last;
   if (last.call == 0) return text;
-  // What has a seal says itself which rank took no part (comm/sealed_text.hpp).
+  // Errors of sealed texts already name the rank that took no part (comm/sealed_text.hpp).
   const std::string parted = Watchdog::who_parted(text.find("MPI_") != text.npos);
   return fmt::format("{}; this rank's newest exchange is call {}, {}{}{}", text, last.call,
                      last.text, parted.empty() ? "" : "; ", parted);
@@ -88,6 +88,15 @@ int try_and_agree(comm::Comm& world, const std::function<void()>& work) {
   return std::stoi(codes[first]);
 }
 
+// Waits until all ranks have logged what they have to. An exchange that fails here as well changes
+// nothing: the job ends with the first error.
+void meet(comm::Comm& world) {
+  try {
+    world.barrier();
+  } catch (const std::exception&) {
+  }
+}
+
 }  // namespace
 
 int try_on_all(comm::Comm& world, const std::function<void()>& work) {
@@ -113,7 +122,7 @@ int end_all_on_error(comm::Session& session, const std::function<int()>& work) {
     // An error that every rank throws is logged once, and before any rank aborts the job.
     bool logs = !e.agreed() || session.world().rank() == e.teller();
     if (logs) log_error(code, e.what(), e.agreed());
-    if (e.agreed()) session.world().barrier();
+    if (e.agreed()) meet(session.world());
   } catch (const std::exception& e) {
     const base::Error error = base::error_of(e);
     code = int(error.code());

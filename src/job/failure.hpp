@@ -9,8 +9,8 @@
 
 namespace job {
 
-// Thrown if the run was asked to stop before its first step, which is no failure. All ranks throw
-// it at the same place.
+// Thrown if the run was asked to stop before its first step, which is not a failure. All ranks
+// throw it at the same place.
 class AskedToStop : public base::Error {
  public:
   // `code` is Exit::requeue or Exit::stopped. The log gets `why`. Log and report get `way_out`:

@@ -47,8 +47,8 @@ const char* name_of(int signal) {
   }
 }
 
-// Opens the report for the first rank that asks: a file with room for it becomes the report, or a
-// new file if that is gone. Returns a negative number for all others.
+// Opens the report for the first rank that asks. The spare file, whose room is reserved, becomes
+// the report. If the spare file is gone, makes a new file. Returns a negative number for others.
 int open_report() {
   if (g_spare[0] && ::rename(g_spare, g_path) == 0) return ::open(g_path, O_WRONLY | O_CLOEXEC);
   return ::open(g_path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
@@ -107,7 +107,7 @@ size_t format_line(char* buffer, size_t size, int exit_code, const char* cause, 
 }
 
 [[noreturn]] void end_now(const char* cause, base::Exit code = base::Exit::internal) {
-  // What this thread did is lost when it ends.
+  // Adds what this thread did, which is lost when the thread ends.
   char what[1024];
   const auto named = fmt::format_to_n(what, sizeof what - 1, "{}, in ", cause);
   size_t length = std::min(sizeof what - 1, named.size);

@@ -11,13 +11,13 @@ namespace job {
 // thread end this process within moments with exit code 1. They leave a line on stderr and in the
 // report. mpirun then ends the other ranks.
 void catch_fatal_signals();
-// Sets the file of the report. Until then it goes to stderr alone. `spare` is a file of this length
-// that becomes the report, so that it needs no room on a full disk; "" = none.
+// Sets the file of the report. Until then reports go to stderr alone. `spare` is a file of this
+// length that becomes the report, so that the report needs no room on a full disk; "" = none.
 inline constexpr size_t kReportBytes = 4096;
 void set_report_file(const std::string& path, const std::string& spare = {});
 // Writes the report, unless another rank was faster: returns false then. Never throws.
 bool write_report(int exit_code, const std::string& cause) noexcept;
-// The same about another rank, the one that is to blame.
+// Like write_report, but about another rank, which is to blame.
 bool write_report_about(int rank, const std::string& host, int exit_code,
                         const std::string& cause) noexcept;
 

@@ -41,7 +41,7 @@ base::SpanKind kind_of(const base::FlightName& name) {
   return base::SpanKind(name[3].load() >> 56);
 }
 
-// Times that spans and exchanges left in the page, and the watchdog.
+// Returns the newest time that spans, exchanges or the watchdog have left in the page.
 int64_t last_sign_ns(const FlightPage& page) {
   uint64_t last = std::max(page.head.alive_ns.load(), page.head.spent_until_ns.load());
   for (const FlightPage::Thread& t : page.threads)
@@ -69,7 +69,7 @@ Flight flight_of(const FlightPage& page) {
     if (t.tid.load() == 0) continue;
     FlightThread thread{text_of(t.name), {}};
     const uint64_t depth = std::min<uint64_t>(t.depth.load(), FlightPage::kDepth);
-    // The outermost span of the main thread is the phase, which `phase` tells.
+    // The outermost span of the main thread is the phase, which `phase` already holds.
     const uint64_t first = thread.name == "main" && depth > 0 && name_of(t.open[0].name) == f.phase;
     for (uint64_t i = first; i < depth; ++i) {
       const FlightPage::Open& open = t.open[i];
@@ -146,7 +146,7 @@ std::string flight_file(const std::string& directory, int rank) {
 std::string open_flight_file(const std::string& directory, int rank, const std::string& host) {
   fill_head(host);
   const std::string path = flight_file(directory, rank);
-  // A new file: another process may still read or map the one of the attempt before.
+  // Makes a new file, because another process may still read or map the previous attempt's file.
   ::unlink(path.c_str());
   const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (file < 0) return fmt::format("{}: {}", path, std::strerror(errno));

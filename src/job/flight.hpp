@@ -36,11 +36,11 @@ struct FlightExchange {
   int64_t begin_ns = 0;
   bool ended = false;
 };
-// What a page tells. It has many members because each fact about the process has one.
+// The contents of a page. It has many members because each fact about the process has one.
 struct Flight {
   int64_t process = 0, rank = 0, step = 0;
   std::string host, phase;
-  uint64_t begun = 0;      // spans that are no waits, of all threads
+  uint64_t begun = 0;      // spans that are not waits, of all threads
   uint64_t exchanges = 0;  // calls
   int64_t alive_ns = 0;    // last sign of the watchdog
   std::vector<FlightThread> threads;
@@ -51,8 +51,8 @@ struct Flight {
   int64_t main_ran_ppm = 0;  // CPU time of the main thread lately, in millionths of all time
   Spent spent;               // until spent_until_ns, which is 0 if nothing was counted
   int64_t spent_until_ns = 0, resident_bytes = 0;
-  // The newest time in the page, on the rank's clock: what it did last. Add unix_offset_ns for the
-  // time since 1970.
+  // The newest time in the page, on the rank's clock: when the rank last did something. Add
+  // unix_offset_ns for the time since 1970.
   int64_t last_sign_ns = 0, unix_offset_ns = 0;
 };
 // Returns "all_reduce of fsdp, f32 x 1024, in update".
@@ -60,10 +60,10 @@ std::string describe(const base::FlightPage::Exchange& exchange);
 // Returns "rank 3", or "ranks 0, 2 and 5 more".
 std::string list_of_ranks(const std::vector<int>& ranks);
 
-// Reads a page from a file. Returns nothing if there is none, or if it is not one of this program.
+// Reads a page from a file. Returns nothing if the file does not exist or holds another format.
 std::optional<Flight> read_flight(const std::string& file);
-// Reads how much work the rank of this file has done (progress_clock.hpp); 0 if there is none. It
-// reads 8 bytes, because the bytes that a process reads count as its own progress.
+// Reads how much work the rank of this file has done (progress_clock.hpp); 0 if there is no file.
+// Reads only 8 bytes, because the bytes that a process reads count as its own progress.
 uint64_t work_in(const std::string& file);
 // Reads the page of this process.
 Flight own_flight();

@@ -23,7 +23,7 @@ Json json_value(const T& value) {
   return value;
 }
 
-// HookFacts that an event may have. Others are those of the program around this one.
+// The facts that an event may have. Other TRAINER_ variables are not from hooks, and stay.
 constexpr const char* kNames[] = {"event",   "run",  "name",   "step",  "total",   "ranks",
                                   "attempt", "loss", "eval",   "best",  "file",    "bytes",
                                   "exit",    "rank", "reason", "phase", "left_out"};

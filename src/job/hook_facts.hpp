@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The facts that a hook is told about an event, in the two forms in which it gets them.
+// The facts that a hook gets about an event, in two forms: JSON and environment variables.
 #pragma once
 
 #include <cstdint>
@@ -19,9 +19,9 @@ using HookFacts = std::vector<HookFact>;
 
 // Returns one JSON object on one line. Numbers that are not finite become null.
 std::string json_of(const HookFacts& facts);
-// Returns the environment of a hook: these variables with one for each fact, but lists of values:
-// the fact "step" is TRAINER_STEP. HookFacts of another hook, whose command has started this job,
-// are left out.
+// Returns the environment of a hook: `variables`, and one variable for each fact except lists of
+// values: the fact "step" is TRAINER_STEP. If the command of another hook has started this job, the
+// facts of that hook are left out.
 std::vector<std::string> environment_of(const HookFacts& facts, std::vector<std::string> variables);
 
 }  // namespace job

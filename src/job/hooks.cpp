@@ -29,7 +29,7 @@ constexpr std::pair<const char*, HookEvent> kHookNames[] = {
 constexpr size_t kMostWaiting = 100;      // events
 constexpr size_t kMostOutput = 64 << 10;  // bytes of a hook in the log
 constexpr double kWarnOfHookAgain_s = 60;
-// The hooks after an error: those that wait, `error` and `end`. Each may take some seconds to kill.
+// The hooks after an error: waiting ones, `error` and `end`. Each may take some seconds to kill.
 constexpr double kHooksAfterError = 3, kToKill_s = 4;
 
 std::atomic<Hooks*> g_hooks{nullptr};
@@ -110,9 +110,9 @@ void HookOptions::bind(config::Table& t) {
   command(HookEvent::error, "the job ends for an error; the hook `end` follows");
   command(HookEvent::end, "the attempt ends, whatever the reason, but a kill or a crash");
   t.key("timeout_s", timeout_s,
-        "a command gets TERM after this time, and KILL two seconds later. At the end of the run "
-        "the hooks that wait get as long together; after an error each gets a quarter of "
-        "watch.limit_s at most")
+        "a command gets TERM after this time, and KILL two seconds later. At the end of the run, "
+        "waiting commands other than `error` and `end` begin only within this time; after an error "
+        "each command gets at most a quarter of watch.limit_s")
       .above(0)
       .unit("s")
       .on_resume(may);
@@ -177,7 +177,8 @@ void Hooks::tell(HookEvent what, HookFacts facts) {
   if (options_.command_of(what).empty()) return;
   const std::lock_guard lock(mutex_);
   if (run_.empty()) return;
-  // Behind another event a step event stays: it would never have its turn if hooks are too slow.
+  // A step event replaces only a step event right before it. Otherwise no step event would have its
+  // turn if hooks are too slow.
   if (what == HookEvent::step && !waiting_.empty() && waiting_.back().what == what) {
     steps_left_out_ += waiting_.back().left_out + 1;
     waiting_.pop_back();
@@ -308,7 +309,7 @@ bool Hooks::idle() const {
 
 namespace {
 
-// Other threads run the hooks. Each pass is a piece of work, so waiting for them is no hang.
+// Other threads run the hooks. Each pass of this loop counts as work, so the wait is not a hang.
 template <class Over>
 void wait_until(const Over& over) {
   for (const base::Stopwatch watch;;) {
@@ -333,7 +334,7 @@ void Hooks::end(comm::Comm& world, base::Exit code, const std::string& reason, H
   say_left_out();
 }
 
-// Tells of an end that this process alone knows of, and waits for its hooks.
+// Runs the hooks for an end that only this process knows of, and waits for them.
 void Hooks::last_words(bool failed, int code, const std::string& reason) {
   after_error_ = true;
   close(limit_after_error_s_);

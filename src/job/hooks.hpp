@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Hooks: commands of the deck that run beside training when something has happened. A thread of
 // rank 0 runs them one after another, in the order of the events, and the job never waits for one
-// before its end. Step events may come faster than their hook ends: of those that wait in a row the
-// newest one stays.
+// before its end. Step events may come faster than their hook ends. Then only the newest of
+// consecutive waiting step events stays.
 //
 // One process of the job runs the hooks `error` and `end`:
 //   the job ends by itself, or was asked to stop    rank 0; the others wait for it
 //   an error, or a hang                             the one that writes the report
 //                                                   (failure_report.hpp), before the job is aborted
-// A job that is killed or crashes runs none, and its guard ends the hook that still runs. So does a
-// job that fails before it has a run directory and a deck without faults.
+// A job that is killed or crashes runs none, and its guard ends the hook that still runs. A job
+// that fails before it has a run directory and a deck without faults runs none either.
 #pragma once
 
 #include <atomic>
@@ -54,7 +54,7 @@ class Hooks {
   // Hooks run from now on, about this run directory. open_run_directory calls it for the hooks that
   // exist.
   static void use(const std::string& run);
-  // The run directory has become another job's.
+  // Call it when another job has taken the run directory.
   static void lose_directory();
   static Hooks* current();  // null: none exist
 
@@ -62,7 +62,7 @@ class Hooks {
   void know(HookFacts facts);
   // Runs the hook of this event, if the deck has one, when those before it have ended.
   void tell(HookEvent what, HookFacts facts);
-  // Returns which hook failed, if that shall stop the run; "" otherwise.
+  // Returns which hook failed, if that must stop the run; "" otherwise.
   std::string wants_stop() const;
   // Runs the hook `end` at rank 0, after those that wait. All ranks call, and wait for it.
   void end(comm::Comm& world, base::Exit code, const std::string& reason, HookFacts facts);
@@ -79,7 +79,7 @@ class Hooks {
   struct Event {
     HookEvent what;
     HookFacts facts;
-    int64_t left_out = 0;  // step events before this one that have no turn
+    int64_t left_out = 0;  // earlier step events whose hooks do not run
   };
   void work();
   void run(Event event);

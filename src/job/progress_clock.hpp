@@ -17,16 +17,17 @@ uint64_t work_so_far();
 
 class ProgressClock {
  public:
-  // A process hangs after `limit_s` seconds without progress. A phase that once stood still for
-  // more than a quarter of its limit, and went on, gets four times that.
+  // A process hangs after `limit_s` seconds without progress. If a phase once made no progress for
+  // more than a quarter of its limit, and then did, its new limit is four times that duration.
   explicit ProgressClock(double limit_s) : limit_s_(limit_s) {}
 
   // Call it often. `begun` counts the process's work; it makes progress when the count or the phase
   // changes. `seconds`: since the last call. Returns true if the process hangs now, and again after
   // each further limit.
   //
-  // A rank may wait for long while another one works. So from half of the limit on, `others`
-  // returns the work of the other ranks, and the clock starts anew if that changes.
+  // A rank may wait for long while another one works. So `others` returns the work of the other
+  // ranks a few times within a limit, and the clock starts anew if that changes. The first look
+  // comes early: it only records the work that later looks compare with.
   template <class Others>
   bool tick(uint64_t begun, const std::string& phase, double seconds, const Others& others) {
     if (begun != begun_ || phase != phase_) {
@@ -40,7 +41,7 @@ class ProgressClock {
     unreported_s_ += seconds;
     const double limit = limit_s();
     const bool over = unreported_s_ > limit;
-    if (over || (idle_s_ > limit / 2 && idle_s_ > looked_s_ + limit / kLooks)) {
+    if (over || idle_s_ > looked_s_ + limit / kLooks) {
       looked_s_ = idle_s_;
       const uint64_t work = others();
       if (others_.value_or(work) != work) {
@@ -59,8 +60,9 @@ class ProgressClock {
   }
 
  private:
-  // Looks at the other ranks in a limit, because each one reads a file of each rank.
-  static constexpr double kLooks = 16;
+  // Number of looks at the other ranks per limit. There are few, because a look reads a file of
+  // each rank.
+  static constexpr double kLooks = 8;
 
   void start_anew() {
     idle_s_ = unreported_s_ = looked_s_ = 0;
@@ -72,7 +74,7 @@ class ProgressClock {
   std::string phase_;
   double idle_s_ = 0, unreported_s_ = 0;
   double looked_s_ = 0;                      // idle_s_ at the last look
-  std::optional<uint64_t> others_;           // what it showed
+  std::optional<uint64_t> others_;           // work of the other ranks at the last look
   std::map<std::string, double> longest_s_;  // without progress, by phase
 };
 

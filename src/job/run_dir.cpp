@@ -80,7 +80,7 @@ constexpr double kPatience_s = 10;
 // Pauses between two checks of the directory, at rank 0 and at the other ranks, which may be many.
 constexpr double kLook_s = 1, kLookOfOthers_s = 30, kWarnAgain_s = 60;
 
-// Keeps room for the report of a failure, which may be that of a full disk.
+// Reserves room for the report of a failure, because the failure may be a full disk.
 void reserve(const RunDirectory& directory) {
   try {
     io::File(directory.spare_report(), io::File::Mode::create)

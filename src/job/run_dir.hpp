@@ -15,7 +15,7 @@
 
 namespace job {
 
-// Returns why a path cannot be that of a run directory; "" if it can.
+// Returns why a path cannot be a run directory; "" if it can.
 std::string directory_problem(const std::string& dir);
 
 class RunDirectory {
@@ -33,8 +33,8 @@ class RunDirectory {
   std::string report() const { return path_ + "/report.txt"; }
   std::string spare_report() const { return logs() + "/report.spare"; }
   const std::string& holder() const { return holder_; }  // "gpu0113:20417", this job's rank 0
-  // Returns the text in the lock file of a job before that ended without emptying it (rank 0); ""
-  // if there is none.
+  // Returns the text that an earlier job left in the lock file because it ended without emptying
+  // the file (rank 0); "" if there is none.
   const std::string& left_by() const { return left_by_; }
   // True if the attempt before was killed: it neither ended by itself nor left a report. Known at
   // rank 0.
@@ -67,7 +67,7 @@ class RunDirectory {
   std::string path_, holder_, left_by_;
   io::File lock_;
   std::unique_ptr<AttemptLog> attempts_;
-  double changed_s_ = 0;            // last change of the files that a job before wrote, since 1970
+  double changed_s_ = 0;            // last change of an earlier job's files, since 1970
   std::optional<io::FileId> made_;  // the directory in which the lock was taken
   bool after_kill_ = false, lost_ = false;
   double watched_s_ = 0, warned_s_ = 0;

@@ -20,7 +20,7 @@ struct Spent {
   // Returns this minus an earlier state of the same process; nothing is negative.
   Spent since(const Spent& before) const;
   Spent& operator+=(const Spent& more);
-  // Makes all of it since `kept` redone: the run goes on from a state of that time.
+  // Turns all time since `kept` into redone, because the run goes on from a state of that time.
   void lose_since(const Spent& kept);
 };
 
@@ -29,7 +29,7 @@ inline constexpr std::array<const char*, Spent::kKinds> kSpentNames = {
 
 // Writes the sums to the flight page, so that they outlive the process.
 void keep_spent(const Spent& spent);
-// Returns what the time is spent on that passes in a phase (base::set_phase).
+// Returns the kind of time that passes in a phase (base::set_phase).
 Spent::Kind kind_of_phase(const char* phase);
 
 }  // namespace job

@@ -6,8 +6,11 @@
 #include <fmt/format.h>
 #include <signal.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
+#include <ucontext.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -15,7 +18,9 @@
 #include <chrono>
 #include <fstream>
 #include <memory>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/clock.hpp"
@@ -25,27 +30,67 @@
 namespace job {
 namespace {
 
-constexpr int kFrames = 64, kThreads = 512;
+constexpr int kFrames = 64, kThreads = 512, kWords = 4096, kLikely = 64;
+// The first frames are the handler and the signal's return.
+constexpr int kOwnFrames = 2;
 
 // The handler writes here, because it may not allocate.
 struct Answer {
   std::atomic<pid_t> thread{0};
   std::atomic<int> frames{-1};  // -1: no answer yet
   void* addresses[kFrames];
+  int words = 0;  // of the copied stack
 };
 std::array<Answer, kThreads>& answers() {
   static std::array<Answer, kThreads> memory;
   return memory;
 }
 
+// Returns the memory for the stack of a thread whose frames end at once. That happens in code that
+// oneDNN makes at run time, which has no tables for the unwinder. The memory begins as zeros, so it
+// takes no room in the program's file.
+void** copy_of_stack(const Answer& answer) {
+  static void* memory[kThreads][kWords];
+  return memory[&answer - answers().data()];
+}
+
 int stack_signal() { return SIGRTMIN + 6; }
 
-void on_stack_signal(int) {
+void* stack_pointer(const void* context) {
+  [[maybe_unused]] const auto& machine = static_cast<const ucontext_t*>(context)->uc_mcontext;
+#if defined(__x86_64__)
+  return reinterpret_cast<void*>(machine.gregs[REG_RSP]);
+#elif defined(__aarch64__)
+  return reinterpret_cast<void*>(machine.sp);
+#else
+  return nullptr;
+#endif
+}
+
+// Copies the words above the stack pointer. The kernel reads them, because the stack may end before
+// `kWords` words.
+int copy_stack(void* from, void** to) {
+  constexpr size_t kPart = 512;
+  size_t words = 0;
+  for (; from && words < kWords; words += kPart) {
+    const iovec local{to + words, kPart * sizeof(void*)};
+    const iovec remote{static_cast<void**>(from) + words, kPart * sizeof(void*)};
+    const ssize_t bytes = ::process_vm_readv(::getpid(), &local, 1, &remote, 1, 0);
+    if (bytes < ssize_t(local.iov_len))
+      return int(words + size_t(std::max<ssize_t>(bytes, 0)) / sizeof(void*));
+  }
+  return int(words);
+}
+
+void on_stack_signal(int, siginfo_t*, void* context) {
   const int error = errno;
   const pid_t self = ::gettid();
   for (Answer& a : answers())
     if (a.thread.load() == self) {
-      if (a.frames.load() < 0) a.frames = backtrace(a.addresses, kFrames);
+      if (a.frames.load() >= 0) break;
+      const int frames = backtrace(a.addresses, kFrames);
+      a.words = frames <= kOwnFrames + 1 ? copy_stack(stack_pointer(context), copy_of_stack(a)) : 0;
+      a.frames = frames;
       break;
     }
   errno = error;
@@ -67,7 +112,7 @@ std::vector<pid_t> other_threads() {
   return out;
 }
 
-// The state stands behind the name, which may hold spaces and brackets.
+// The state follows the name, which may hold spaces and brackets.
 char state_letter(const std::string& stat) {
   const size_t end = stat.rfind(')');
   return end == stat.npos || end + 2 >= stat.size() ? '\0' : stat[end + 2];
@@ -92,6 +137,23 @@ const char* word_for(char state) {
   }
 }
 
+std::string lines_of(const Answer& answer, const Symbols& symbols) {
+  std::string text;
+  for (int f = kOwnFrames; f < answer.frames; ++f)
+    text += fmt::format("  {}\n", symbols.name_of(answer.addresses[f]));
+  std::string last;
+  void** const stack = copy_of_stack(answer);
+  for (int w = 0, likely = 0; w < answer.words && likely < kLikely; ++w) {
+    if (!symbols.may_return_to(stack[w])) continue;
+    std::string name = symbols.name_of(stack[w]);
+    if (name == last) continue;
+    text += fmt::format("  ? {}\n", name);
+    last = std::move(name);
+    ++likely;
+  }
+  return text;
+}
+
 }  // namespace
 
 void prepare_stacks() {
@@ -100,8 +162,8 @@ void prepare_stacks() {
   answers();
   // On the signal stack: products keep data below the stack pointer (see catch_stop_signals).
   struct sigaction action {};
-  action.sa_handler = on_stack_signal;
-  action.sa_flags = SA_ONSTACK | SA_RESTART;
+  action.sa_sigaction = on_stack_signal;
+  action.sa_flags = SA_ONSTACK | SA_RESTART | SA_SIGINFO;
   sigaction(stack_signal(), &action, nullptr);
 }
 
@@ -127,9 +189,7 @@ std::string collect_stacks() {
     text += fmt::format("thread {} {}\n", threads[i], first_line(place + "/comm"));
     const int frames = i < count ? answers()[i].frames.load() : -1;
     if (frames < 0) text += fmt::format("  does not answer: {}\n", state_in_proc(place));
-    // The first frames are the handler and the signal's return.
-    for (int f = 2; f < frames; ++f)
-      text += fmt::format("  {}\n", symbols.name_of(answers()[i].addresses[f]));
+    if (frames >= 0) text += lines_of(answers()[i], symbols);
   }
   for (size_t i = 0; i < count; ++i) answers()[i].thread = 0;
   return text;

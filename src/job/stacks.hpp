@@ -12,6 +12,8 @@ namespace job {
 // Installs the handler and readies its memory. Call it once, before collect_stacks().
 void prepare_stacks();
 // Returns the stacks of all threads but the caller's, as text. Waits at most a second for answers.
+// For a thread in code that was made at run time, lines with "?" follow its first line. They name
+// functions whose return addresses are on its stack, some perhaps from calls that have ended.
 std::string collect_stacks();
 // Returns what /proc says about a thread or process, "/proc/12" for example: "T (stopped), in
 // do_signal_stop, system call 202". Returns "" if it is gone.

@@ -49,8 +49,8 @@ void LimitOptions::bind(config::Table& t) {
   auto may = config::OnResume::may_change;
   t.key("wall_time", wall_time,
         "time this job has: \"auto\" = what SLURM or PBS grants, \"23:30:00\" from the start of "
-        "the program, or \"none\"; the run stops in time with a checkpoint and exit 75, or 8 where "
-        "it gained no step")
+        "the program, or \"none\"; the run stops in time with a checkpoint and exit 75, or with "
+        "exit 8 if it completed no further step and no missing evaluation")
       .on_resume(may)
       .check([this]() -> std::string {
         if (wall_time == "auto" || wall_time == "none" || seconds_of(wall_time) > 0) return "";
@@ -65,10 +65,10 @@ void LimitOptions::bind(config::Table& t) {
       .unit("s")
       .on_resume(may);
   t.key("signals", signals,
-        "each of these, at any one rank, stops the run with a checkpoint and exit 75. mpirun "
-        "passes USR1 on; TERM, INT and HUP make it kill its ranks within 2 s, so job scripts send "
-        "USR1. A closed ssh sends HUP: start mpirun in tmux or with setsid, because it does not "
-        "heed nohup; without mpirun, a HUP that nohup ignores stays ignored")
+        "any of these signals, at any one rank, stops the run with a checkpoint and exit 75. "
+        "mpirun passes USR1 on; TERM, INT and HUP make it kill its ranks within 2 s, so job "
+        "scripts send USR1. A closed ssh sends HUP: start mpirun in tmux or with setsid, because "
+        "mpirun ignores nohup; without mpirun, a HUP that nohup ignores stays ignored")
       .one_of({"USR1", "USR2", "TERM", "INT", "HUP"})
       .on_resume(may);
   t.key("core_hours", core_hours,

@@ -40,10 +40,10 @@ enum class StopReason {
   budget,
   stop_file
 };
-// Returns Exit::requeue, or Exit::stopped if the job must not be requeued. It must not if a user
-// stopped it, an observer ended it, or its budget is spent. Nor if its wall time is too short to
-// gain anything, now or in the next attempt. `gained`: the attempt did a step beyond the one it
-// started from, or a missing evaluation. `half_over`: more than half of the wall time had passed.
+// Returns Exit::requeue, or Exit::stopped if the job must not be requeued: a user stopped it, an
+// observer ended it, its budget is spent, or its wall time is too short to gain anything, now or in
+// the next attempt. `gained`: the attempt did a step beyond the one it started from, or a missing
+// evaluation. `half_over`: more than half of the wall time had passed.
 // Job scripts send a signal before the end, so a signal then counts as the end of an attempt that
 // gained nothing.
 base::Exit exit_of(StopReason reason, bool gained, bool half_over);
@@ -61,7 +61,7 @@ class Stops {
   Stops(comm::Comm& world, const LimitOptions& options, const std::string& directory,
         double begin_s, Outside outside = {});
 
-  // Makes the reason this rank's, for the next agreement.
+  // Sets this rank's reason for the next agreement.
   void ask(StopReason reason, const std::string& text);
   // Returns the agreed reason to stop or save. All ranks call between two steps or two batches of
   // an evaluation, and while they start. Never returns to "go on" after a stop.

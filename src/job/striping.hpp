@@ -8,8 +8,8 @@
 namespace job {
 
 // Gives a folder this number of stripes, -1 = all targets, with Lustre's command `lfs`, reads it
-// back and logs it. A folder that has the number already stays as it is, and so does one without
-// `lfs`. What fails is a warning with the words of the command. Rank 0 calls.
+// back and logs it. Does nothing if the folder has the number already, or without `lfs`. A failure
+// gives a warning with the output of the command. Rank 0 calls.
 void stripe_folder(const std::string& folder, int64_t stripes);
 
 }  // namespace job

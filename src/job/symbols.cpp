@@ -47,9 +47,29 @@ std::vector<T> read(std::ifstream& file, uint64_t offset, uint64_t count) {
   return out;
 }
 
+// x86 calls by a relative address in five bytes (E8), or by a register or memory in two to seven
+// bytes: FF with a middle field of 2.
+[[maybe_unused]] bool call_before(const uint8_t* at) {
+  if (at[-5] == 0xE8) return true;
+  for (int length = 2; length <= 7; ++length)
+    if (at[-length] == 0xFF && (at[1 - length] >> 3 & 7) == 2) return true;
+  return false;
+}
+
 }  // namespace
 
 Symbols::Symbols() : base_(load_address()) {
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, size_t, void* to) {
+        for (int i = 0; i < info->dlpi_phnum; ++i)
+          if (const auto& part = info->dlpi_phdr[i];
+              part.p_type == PT_LOAD && part.p_flags & PF_X) {
+            const uint64_t begin = info->dlpi_addr + part.p_vaddr;
+            static_cast<std::vector<Range>*>(to)->push_back({begin, begin + part.p_memsz});
+          }
+        return 0;
+      },
+      &code_);
   std::ifstream file("/proc/self/exe", std::ios::binary);
   const std::vector<ElfW(Ehdr)> head = read<ElfW(Ehdr)>(file, 0, 1);
   if (head.empty() || std::memcmp(head[0].e_ident, ELFMAG, SELFMAG) != 0) return;
@@ -86,6 +106,19 @@ std::string Symbols::name_of(const void* address) const {
     return fmt::format("{} {} +{:#x}", file, demangled(info.dli_sname),
                        from - static_cast<const char*>(info.dli_saddr));
   return fmt::format("{} +{:#x}", file, from - static_cast<const char*>(info.dli_fbase));
+}
+
+bool Symbols::may_return_to(const void* address) const {
+  const uint64_t at = reinterpret_cast<uint64_t>(address);
+  for (const Range& code : code_) {
+    if (at < code.begin + 8 || at >= code.end) continue;
+#ifdef __x86_64__
+    return call_before(static_cast<const uint8_t*>(address));
+#else
+    return true;
+#endif
+  }
+  return false;
 }
 
 }  // namespace job

@@ -11,7 +11,7 @@
 namespace job {
 namespace {
 
-// Clocks and schedulers that answer in whole seconds or minutes differ by less.
+// Smaller differences come from clocks, or from schedulers that answer in seconds or minutes.
 constexpr double kSame_s = 10;
 constexpr double kFirstAnswer_s = 5;  // longest wait of describe() for the scheduler
 

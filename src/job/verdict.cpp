@@ -24,7 +24,7 @@ std::string where(const Standing& s) {
                      s.flight ? s.flight->step : 0);
 }
 
-// Returns what the main thread does, for a rank that cannot tell.
+// Returns what the main thread does, for a rank that cannot report it.
 std::string last_known(const Standing& s) {
   if (!s.flight) return "";
   for (const FlightThread& t : s.flight->threads)
@@ -58,8 +58,8 @@ Verdict about(const Standing& s, const std::string& what, const std::vector<Stan
           fmt::format("{} {}{}{}", where(s), what, own, waiting_text(standing, s.rank))};
 }
 
-// All ranks are in exchanges. Those that wait for data look for them again and again. Returns the
-// one whose main thread computes nothing, if the others' do; null if there is none.
+// Ranks in exchanges that wait for data poll, which uses CPU time. Returns the rank in an exchange
+// whose main thread uses none, if the others' threads use some; null if there is none.
 const Standing* stuck_in_a_call(const std::vector<Standing>& standing) {
   std::vector<const Standing*> in_calls;
   for (const Standing& s : standing)
@@ -103,8 +103,8 @@ std::pair<uint64_t, uint64_t> common_calls(const std::vector<const Standing*>& k
   return {first, last};
 }
 
-// True if this call once followed the call before it. Steps repeat their calls, so a call that
-// never did is the one that is wrong.
+// True if the same two calls in a row also occur earlier. Steps repeat their calls, so a call that
+// never followed its predecessor before is the wrong one.
 bool followed_before(const Standing& s, uint64_t number) {
   const std::string before = call_text(s, number - 1), text = call_text(s, number);
   const std::vector<FlightExchange>& calls = s.flight->calls;
@@ -113,7 +113,8 @@ bool followed_before(const Standing& s, uint64_t number) {
   return false;
 }
 
-// Returns the ranks to blame: the smaller group. Of two equal ones, the one that `odd` says.
+// Returns the first rank of the smallest group, which is to blame. Of groups of equal size, takes
+// the one for which `odd` is true.
 template <class Key, class Odd>
 const Standing* odd_one(const std::map<Key, std::vector<const Standing*>>& groups, Odd odd) {
   const std::vector<const Standing*>* least = nullptr;
@@ -179,7 +180,7 @@ Verdict find_parted(const std::vector<Standing>& standing) {
                           where(odd), call, list_of_ranks(ranks_of(by_end, false)),
                           by_end.at(false).size() == 1 ? "s" : "", present(odd).call,
                           present(odd).text)};
-    // The root of a broadcast leaves it early. One whose data have not come has done no wrong.
+    // The root of a broadcast leaves early. A rank whose data have not arrived is not to blame.
     if (call_text(odd, number).starts_with("broadcast")) return {};
     return {odd.rank, odd.host,
             fmt::format("{} still waits in {}, which the others have left", where(odd), call)};
@@ -212,10 +213,10 @@ Verdict find_culprit(const std::vector<Standing>& standing, double idle_s) {
   for (const Standing& s : standing)
     if (!s.answers && s.state == 'D')
       return about(s, "waits for a device or file system (state D)" + last_known(s), standing);
-  // Ranks that have called different exchanges wait for ever, or compute with what is wrong.
+  // Ranks that have called different exchanges wait forever, or compute with wrong data.
   if (Verdict unlike = find_unlike(standing); unlike.rank >= 0) return unlike;
-  // A rank that works while others wait is the one that they wait for. Of several the one that has
-  // called the fewest exchanges is behind.
+  // The others wait for a rank that works. If several ranks work, the one that has called the
+  // fewest exchanges is behind.
   const Standing* behind = nullptr;
   for (const Standing& s : standing)
     if (s.flight && !busy_thread(*s.flight).empty() &&

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Says which rank a job that stands still waits for, from what all ranks do. No clocks of two ranks
-// are compared.
+// Finds the rank that a job without progress waits for, from what all ranks do. Never compares the
+// clocks of two ranks.
 #pragma once
 
 #include <optional>
@@ -11,7 +11,7 @@
 
 namespace job {
 
-// What is known about a rank of a job that stands still.
+// The state of one rank in a job that makes no progress.
 struct Standing {
   int rank = 0;
   std::string host;
@@ -22,7 +22,7 @@ struct Standing {
 };
 
 struct Verdict {
-  int rank = -1;  // that the others wait for; -1: not known
+  int rank = -1;  // the rank that the others wait for; -1: not known
   std::string host;
   std::string text;  // for the log, one line
 };
@@ -30,12 +30,11 @@ struct Verdict {
 // `standing` has all ranks in order. `idle_s`: how long the caller's rank has made no progress.
 Verdict find_culprit(const std::vector<Standing>& standing, double idle_s);
 
-// Names the rank that has called another exchange than the others: the one that is alone, or, of
-// two, the one whose call never followed the call before it. Returns rank -1 if all known calls
-// agree.
+// Names the rank that has called another exchange than the others. Of two ranks, it is the one
+// whose call has never before followed its predecessor. Returns rank -1 if all known calls agree.
 Verdict find_unlike(const std::vector<Standing>& standing);
-// The same. If all calls agree, it names the rank that has left one in which the others still wait,
-// or that waits in one that the others have left.
+// Like find_unlike. If all calls agree, names the rank that has left a call in which the others
+// still wait. It may also be the rank that waits in a call that the others have left.
 Verdict find_parted(const std::vector<Standing>& standing);
 
 // Returns "loader 2: load a sample 17": what a thread of the rank computes or reads, outside any

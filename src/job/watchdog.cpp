@@ -43,11 +43,11 @@ namespace {
 int ask_signal() { return SIGRTMIN + 5; }
 
 constexpr size_t kTicksOfRan = 5;
-// After a kill rank 0's last sign of life tells how long it lasted, so that comes more often.
+// After a kill, rank 0's last sign of life shows how long it lived, so rank 0 gives signs often.
 constexpr double kAlive_s = 0.02, kTick_s = 0.5, kLook_s = 2;
 // More time between two ticks counts as this, because the process was suspended meanwhile.
 constexpr double kMostPerTick_s = 1;
-// How long the rank that judges waits for the stacks of the others, and these for its verdict.
+// How long the rank that judges waits for the others' stacks, and the others for its verdict.
 constexpr double kWaitForStacks_s = 2, kWaitForVerdict_s = 3.5;
 
 sigset_t watched_signals() {
@@ -180,7 +180,7 @@ class Watchdog::Dog {
       siginfo_t info{};
       const int signal = sigtimedwait(&set, &info, &pause);
       if (token.stop_requested()) return;
-      // mpirun passes no QUIT on, but an ALRM to all ranks. One of them is enough.
+      // mpirun does not forward QUIT. It forwards ALRM to all ranks, and one answer is enough.
       if (signal == SIGQUIT || (signal == SIGALRM && rank_ == 0)) answer_quit();
       if (signal == ask_signal()) answer(info);
       const double now_s = base::now_s();
@@ -188,7 +188,7 @@ class Watchdog::Dog {
       tick(std::min(now_s - last_s, kMostPerTick_s));
       if (now_s - looked_s > kLook_s) {
         look_for_request();
-        // More often would count as progress, for which bytes that are read are a sign.
+        // Not at every tick, because the bytes that a process reads count as progress.
         base::flight_page().head.resident_kib = uint64_t(base::resident_bytes() >> 10);
         looked_s = now_s;
       }
@@ -320,8 +320,8 @@ class Watchdog::Dog {
     return work;
   }
 
-  // What is known about all ranks. Those that have written no stacks for `event` do not answer; ""
-  // asks for nothing.
+  // Returns the state of every rank. A rank without stacks for `event` counts as not answering.
+  // With event = "" no rank needs stacks.
   std::vector<Standing> standings(const std::string& event) const {
     std::vector<Standing> standing;
     for (size_t r = 0; r < members_.size(); ++r) {
@@ -334,7 +334,7 @@ class Watchdog::Dog {
     return standing;
   }
 
-  // The same, when the other ranks have gone on to where they wait, which they may do for 3 s.
+  // Like standings(""), after the other ranks have come to where they wait. Gives them at most 3 s.
   std::vector<Standing> settled() const {
     std::vector<Standing> now;
     uint64_t before = 0, done = 0;
@@ -383,8 +383,8 @@ class Watchdog::Dog {
                  fmt::format("this rank has made no progress for {:.0f} s", progress_.idle_s()));
     ask_neighbours(number);
     if (stacks().empty()) {  // no place to meet the other ranks
-      // The first rank of each node that can speaks for the node. Ranks of other nodes are unknown.
-      // If it is still there after a while, it cannot.
+      // The first able rank of each node speaks for the node. Ranks of other nodes are unknown. If
+      // that rank still exists after a while, it is not able, and this rank speaks.
       const std::optional<pid_t> speaker = speaker_for_node();
       if (speaker) {
         std::this_thread::sleep_for(std::chrono::duration<double>(kWaitForVerdict_s));

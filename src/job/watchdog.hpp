@@ -3,9 +3,9 @@
 // stacks of all threads, finds out which rank the job waits for, and ends the job with exit 7 or
 // lets it go on. It needs no MPI and takes no lock that other threads hold.
 //
-// Progress is a span that begins and is no wait (base/span.hpp), or a MiB that is read or written.
-// So a long evaluation, save or restore is no hang, nor is a wait for another rank that makes
-// progress.
+// Progress is a span that begins and is not a wait (base/span.hpp), or a MiB that is read or
+// written. So a long evaluation, save or restore is not a hang, nor is a wait for another rank that
+// makes progress.
 #pragma once
 
 #include <memory>
@@ -37,9 +37,9 @@ class Watchdog {
   // Returns the directory of the flight files of a run on this node.
   static std::string flight_directory(const std::string& run);
 
-  // After an error of an exchange on this rank: says which rank has called other exchanges than the
-  // others, as far as their flight files tell; "" if none has. Waits half a second. `by_waits`: if
-  // all calls agree, the one that waits in another call counts, too.
+  // Call it after an error of an exchange on this rank. Names the rank that has called other
+  // exchanges than the others, as far as their flight files show; "" if none has. Waits half a
+  // second. `by_waits`: if all calls agree, names a rank that waits in a call of its own.
   static std::string who_parted(bool by_waits);
 
  private:

@@ -13,8 +13,8 @@
 
 namespace job {
 
-// Calls `work` in a thread of its own and waits for it, at most this long. A thread that stands
-// still may hold the log's lock, or have stopped reading the console.
+// Calls `work` in a thread of its own and waits for it, at most this long. Another thread that
+// hangs may hold the log's lock, or nothing may read the console any more.
 template <class Work>
 void within(double seconds, Work work) {
   auto done = std::make_shared<std::atomic<bool>>(false);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A chain of like blocks, run forward and backward with the weights of one block at a time.
+// A chain of blocks of one kind, run forward and backward with one block's weights at a time.
 //
 // BlockStack alone acquires, prefetches and releases the blocks' weights, and opens and closes
 // their gradients. It places the outputs, computes a block again if its activations were not kept,

@@ -18,7 +18,7 @@ inline constexpr std::pair<const char*, DecodeMethod> kDecodeMethodNames[] = {
 
 // Chooses the tokens of a caption. In all methods the smallest id wins among equals.
 //   greedy  the most likely token at each position
-//   beam    the hypothesis with the best score among those that `beams` places hold
+//   beam    the hypothesis with the best score in a search with `beams` places
 //   sample  a token drawn with its probability, after temperature, top_k and top_p in this order
 //
 // The score of a hypothesis with n tokens, its end included, is its log-likelihood divided by
@@ -46,9 +46,9 @@ struct Caption {
   std::vector<int32_t> ids;   // without the end
   double log_likelihood = 0;  // nats, of all tokens; includes the end if the caption has one
   bool ended = false;         // false: cut at the largest length
-  // [ids, grid height, grid width]: where the last decoder layer attends in the image when it
-  // chooses each id: the weights of its cross-attention, mean over heads. A row has the sum 1.
-  // Empty if DecodeOptions::attention does not ask for it.
+  // [ids, grid height, grid width]: the cross-attention weights of the last decoder layer when it
+  // chooses each id, mean over heads. The weights of an id sum to 1. Empty if
+  // DecodeOptions::attention does not ask for it.
   std::vector<float> attention{};
 };
 
@@ -61,7 +61,7 @@ struct CaptionLimits {
 
 class CaptionPass : public ForwardPass {
  public:
-  // Copies the images. The batch may lack every other field.
+  // Copies the images. The batch needs no other field.
   virtual void prepare(const HostBatch& batch, const Inputs& into) const = 0;
   // Writes the captions of the first `examples` images, whose global positions begin at
   // first_position. The other images are padding. All ranks must call it together.

@@ -25,7 +25,7 @@ struct Tap {
 };
 
 // Selects taps by their names, without repetition. Error(Exit::config) with the list of taps for a
-// name that is no tap.
+// name that is not a tap.
 std::vector<Tap> chosen_taps(const std::vector<Tap>& all, const std::vector<std::string>& names);
 
 class EmbedPass : public ForwardPass {
@@ -42,12 +42,13 @@ class EmbedPass : public ForwardPass {
 class Embedder {
  public:
   virtual ~Embedder() = default;
-  // Returns all taps; each name is there once.
+  // Returns all taps; each name occurs once.
   virtual std::vector<Tap> taps() const = 0;
   // Returns the name of the tap that holds the vector which a head reads.
   virtual std::string feature_tap() const = 0;
-  // Makes a pass that reads the named taps, without repetition. Its name lists them, because it is
-  // another pass than one with other taps. Error(Exit::config) for a name that is no tap.
+  // Makes a pass that reads the named taps, without repetition. Its name lists the taps, because
+  // passes with different taps are different passes. Error(Exit::config) for a name that is not a
+  // tap.
   virtual std::unique_ptr<EmbedPass> make_embed_pass(
       const std::vector<std::string>& taps) const = 0;
 };

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Models. A model declares its blocks, parameters, fields and measures, and makes passes that run
-// on them. It sees no mesh, optimizer or file. To add one: a pair of files here and a row in
-// registry.cpp.
+// on them. It sees no mesh, optimizer or file. To add one: a pair of files in a family's folder and
+// a row in registry.cpp.
 #pragma once
 
+#include <cstring>
 #include <functional>
 #include <limits>
 #include <map>
@@ -16,7 +17,9 @@
 #include "base/registry.hpp"
 #include "config/table.hpp"
 #include "kernels/patchify.hpp"
+#include "models/trunk_weights.hpp"
 #include "nn/context.hpp"
+#include "shard/init_rules.hpp"
 #include "shard/parameter.hpp"
 
 namespace models {
@@ -69,6 +72,14 @@ struct HostBatch {
   int64_t first_position = 0;           // global position of the first example
   std::shared_ptr<const void> owner{};  // keeps the arrays alive if the caller does not
 };
+
+// Copies a field of the batch into the input buffer of that name, which has equal type and size.
+inline void copy_field(const HostBatch& batch, const std::string& name, const Inputs& into) {
+  const View from = batch.features.at(name), to = into.at(name).host;
+  CHECK(from.count == to.count && from.type == to.type,
+        "field {} of a batch of {} examples does not fit its buffer", name, batch.examples);
+  std::memcpy(to.data, from.data, size_t(from.bytes()));
+}
 
 // A number that a step reports, formed from the model's sums over the examples of the step. The
 // engine, the metric files and the console handle all measures alike and know no names. The first
@@ -127,8 +138,8 @@ class TrainPass : public Pass {
 // them, form_loss, then run for each. ctx.pass and ctx.passes tell them apart.
 class CoupledPass : public TrainPass {
  public:
-  // False if the loss reads states alone beside a pass's own examples. Then a step of several
-  // passes has one phase, too.
+  // False if the loss reads only a pass's own examples and states. A step of several passes then
+  // has one phase, too.
   virtual bool two_phases() const = 0;
   // Makes room in ctx.arena, until end_step, for what all passes of a step keep.
   virtual void begin_step(nn::Context& ctx, int64_t global_batch) = 0;
@@ -141,8 +152,8 @@ class CoupledPass : public TrainPass {
 
 // A second set of weights that follows the trained ones. Passes read it as nn::Context::teacher.
 struct TeacherSpec {
-  std::vector<int> blocks;  // that passes run with it
-  // Returns the share of it that the update at a step keeps.
+  std::vector<int> blocks;  // blocks that passes run with this set
+  // Returns the share of this set that the update at a step keeps.
   std::function<double(int64_t step, int64_t total_steps)> keep;
   bool own_states = true;  // false: it reads the running statistics of the trained layers
 };
@@ -152,9 +163,8 @@ class Model {
   virtual ~Model() = default;
   virtual std::vector<std::string> blocks() const = 0;
   virtual std::vector<shard::Parameter> parameters() const = 0;
-  // Returns the paths of position tables [1, g * g, width] with one row per image patch. They are
-  // resampled when initial weights come from another image size.
-  virtual std::vector<std::string> patch_tables() const { return {}; }
+  // Returns what readers of weight files must know of the model's trunk.
+  virtual TrunkWeights trunk_weights() const { return {}; }
   // Returns the fields that passes read, by name. They are checked against the data.
   virtual std::map<std::string, FeatureSpec> features() const = 0;
   // Returns the field "image" of passes that read one image of each example, such as embed passes.
@@ -163,8 +173,8 @@ class Model {
   // the loss has no such value.
   virtual double uniform_loss() const { return std::numeric_limits<double>::quiet_NaN(); }
 
-  // Switches fields of pixels to bytes; `range` maps each byte to its value. Must be the first
-  // call, if it is made.
+  // Switches fields of pixels to bytes; `range` maps each byte to its value. If it is called at
+  // all, it must be the first call.
   virtual void take_bytes(const kernels::PixelRange& range) = 0;
 
   // Returns the number of columns that a training pass sums over the examples of a slice, in f64.
@@ -195,6 +205,7 @@ class Model {
 struct ModelOptions {
   std::string kind;
   std::shared_ptr<config::Table::Variant> options;
+  std::vector<shard::InitRule> init = {};
   void bind(config::Table& t);
 };
 struct MemoryOptions {

@@ -18,6 +18,7 @@ class ParameterList {
   }
   // Adds to the latest block; returns the parameter's number.
   int add(const std::string& path, std::vector<int64_t> shape, shard::Init init) {
+    add_fans(path, shape, init);
     parameters_.push_back(
         {.path = path, .shape = std::move(shape), .init = init, .block = int(blocks_.size()) - 1});
     return int(parameters_.size()) - 1;
@@ -34,7 +35,7 @@ class ParameterList {
     parameters_.back().kind = shard::ParameterKind::state;
     return parameter;
   }
-  // Adds a constant, which is saved and restored like all others.
+  // Adds a constant, which is saved and restored like all other parameters.
   int add_frozen(const std::string& path, std::vector<int64_t> shape, shard::Init init) {
     const int parameter = add(path, std::move(shape), init);
     parameters_.back().kind = shard::ParameterKind::frozen;
@@ -45,7 +46,7 @@ class ParameterList {
     for (shard::Parameter& p : parameters_)
       if (p.trained()) p.kind = shard::ParameterKind::frozen;
   }
-  // Lets the optimizer bring the rows of a parameter to unit length after each update.
+  // Makes the optimizer scale the rows of a parameter to unit length after each update.
   void keep_unit_rows(int parameter) { parameters_[size_t(parameter)].unit_rows = true; }
   static shard::Init zeros() { return {}; }
   static shard::Init ones() { return {.kind = shard::Init::Kind::ones}; }
@@ -76,6 +77,13 @@ class ParameterList {
     nn::LayerNorm n{.width = width};
     n.scale = add(path + "/scale", {width}, ones());
     if (bias) n.bias = add(path + "/bias", {width}, zeros());
+    return n;
+  }
+  // Adds a layer norm with torch's names.
+  nn::LayerNorm torch_layer_norm(const std::string& path, int64_t width) {
+    nn::LayerNorm n{.width = width};
+    n.scale = add(path + ".weight", {width}, ones());
+    n.bias = add(path + ".bias", {width}, zeros());
     return n;
   }
   // Adds a batch norm with torchvision's names (ssl.md 1.3). Its running values are states.
@@ -133,6 +141,18 @@ class ParameterList {
   const std::vector<shard::Parameter>& parameters() const { return parameters_; }
 
  private:
+  // Fills in the fans of a product, for rules of [[model.init]], unless `init` has them. A product
+  // is a kernel [..., out], or a weight [out, in, ...] with torch's name.
+  static void add_fans(const std::string& path, const std::vector<int64_t>& shape,
+                       shard::Init& init) {
+    const bool kernel = path.ends_with("/kernel");
+    if (shape.size() < 2 || !(kernel || path.ends_with(".weight"))) return;
+    int64_t count = 1;
+    for (const int64_t d : shape) count *= d;
+    if (init.fan_in == 0) init.fan_in = count / (kernel ? shape.back() : shape[0]);
+    if (init.fan_out == 0) init.fan_out = kernel ? shape.back() : count / shape[1];
+  }
+
   std::vector<std::string> blocks_;
   std::vector<shard::Parameter> parameters_;
 };

@@ -5,7 +5,7 @@
 
 #include <map>
 
-#include "models/class_objective.hpp"
+#include "models/classes/class_objective.hpp"
 #include "models/model.hpp"
 
 namespace models {
@@ -14,6 +14,7 @@ namespace {
 // The losses that belong to one kind of model.
 constexpr const char* kOwnLosses[][3] = {
     {"captions", "cappa", "cross-entropy of the tokens of a caption, after its image"},
+    {"sigmoid", "siglip", "binary cross-entropies of all pairs of images and texts of the batch"},
     {"simclr", "simclr", "contrast of a view with all other views of the batch (InfoNCE)"},
     {"moco", "moco", "contrast of a view with another one and a queue of keys"},
     {"swav", "swav", "prediction of other views' assignments to prototypes"},
@@ -27,12 +28,15 @@ constexpr const char* kOwnLosses[][3] = {
      "noise-contrastive estimation of an image and its patches, with a memory bank"},
     {"rotnet", "rotnet", "cross-entropy of the angle by which an image was turned"},
     {"jigsaw", "jigsaw", "cross-entropy of the order of an image's patches"},
+    {"combined", "combined", "weighted sum of the losses that [[model.loss]] names"},
 };
 
 // The required keys of the smallest deck of each kind. Its measures stand for those of all decks.
 const std::map<std::string, const char*>& small_decks() {
   static const std::map<std::string, const char*> decks = {
       {"cappa", "vocab_size = 8\n"},
+      {"siglip", R"(vocab_size = 8
+trunk = { kind = "resnet" })"},
       {"classifier", R"(num_classes = 8
 trunk = { kind = "resnet" })"},
       {"linear_probe", R"(num_classes = 8
@@ -46,6 +50,9 @@ head = [{ kind = "mlp", layers = [4] }])"},
 views = [4]
 trunk = { kind = "resnet" }
 head = [{ kind = "siamese_concat_view", towers = 4 }, { kind = "mlp", layers = [24] }])"},
+      {"combined", R"(loss = [{ kind = "simclr" }, { kind = "barlow_twins" }]
+trunk = { kind = "resnet" }
+head = [{ kind = "mlp", layers = [8] }])"},
       {"deepcluster_v2", R"(loss = { samples = 8, clusters = [2] }
 trunk = { kind = "resnet" }
 head = [{ kind = "mlp", layers = [8] }])"},

@@ -13,7 +13,7 @@ struct NamedPart {
 
 std::vector<NamedPart> head_parts();   // head.cpp
 std::vector<NamedPart> trunk_parts();  // trunk.cpp
-// The losses: what a model minimises. Those of one model alone have its name.
+// The losses: what a model minimises. Each text names the kinds of models that have the loss.
 std::vector<NamedPart> loss_parts();
 // The measures of all models. NAME stands for the names of probes.
 std::vector<NamedPart> measure_parts();

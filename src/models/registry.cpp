@@ -3,20 +3,25 @@
 
 namespace models {
 
-// One row for each model: src/models/NAME.cpp ends in NAME_row().
+// One row for each model: NAME.cpp, in a family's folder, ends in NAME_row().
 #define MODELS(ROW) \
   ROW(cappa)        \
+  ROW(siglip)       \
   ROW(classifier)   \
   ROW(linear_probe) \
   ROW(simclr)       \
   ROW(moco)         \
   ROW(swav)         \
-  ROW(barlow_twins) ROW(dino) ROW(npid) ROW(rotnet) ROW(jigsaw) ROW(deepcluster_v2) ROW(pirl)
+  ROW(barlow_twins) \
+  ROW(dino) ROW(npid) ROW(rotnet) ROW(jigsaw) ROW(deepcluster_v2) ROW(pirl) ROW(combined)
 
 REGISTRY(registry, Registered, "model", MODELS)
 
 void ModelOptions::bind(config::Table& t) {
   t.kind("kind", kind, options, registry(), "which model");
+  t.list("init", init,
+         "initial distributions by rule, for parameters that no file gives; others begin as the "
+         "model says");
 }
 
 void MemoryOptions::bind(config::Table& t) {

@@ -214,7 +214,7 @@ int run_bench(Call& call) {
 
 }  // namespace
 
-Mode bench_mode() {
+Mode bench_row() {
   return {.name = "bench", .doc = "time per op", .on_ranks = true, .run = run_bench};
 }
 

@@ -9,8 +9,8 @@
 namespace modes {
 
 // Runs bench.op_steps steps after step `last`, in which the GPU measures each op. Prints the ops by
-// time, each shape that takes 0.5 % of all, and adds them to the summary. Events around the ops
-// make these steps slower, so no other figure is from them. All ranks call.
+// time and each shape that takes at least 0.5 % of all, and adds the shapes to the summary. Events
+// around the ops slow these steps down, so no other figure uses these steps. All ranks call.
 void add_gpu_ops(nlohmann::ordered_json& summary, train::Job& job, int64_t last);
 
 }  // namespace modes

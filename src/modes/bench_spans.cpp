@@ -29,7 +29,7 @@ double ns_of(const Work& work) {
   return double(best) / kCalls;
 }
 
-// Returns the nanoseconds of a span of a traced step, which include its way into a file.
+// Returns the nanoseconds of a span of a traced step, including the write to a file.
 double traced_ns() {
   std::string folder = (std::filesystem::temp_directory_path() / "trainer-bench-XXXXXX").string();
   if (!::mkdtemp(folder.data())) return std::nan("");

@@ -7,7 +7,7 @@
 
 namespace modes {
 
-// What this process has begun.
+// Numbers of spans and exchanges that this process has begun.
 struct SpanMark {
   uint64_t spans = 0, exchanges = 0;
   SpanMark since(const SpanMark& before) const {
@@ -17,7 +17,7 @@ struct SpanMark {
 SpanMark mark_spans();
 
 struct SpanCost {
-  // Of one: without a sink, kept in the flight page, also traced; of an exchange.
+  // Time of a span: without a sink, kept in the flight page, also traced. Time of an exchange.
   double idle_ns = 0, kept_ns = 0, traced_ns = 0, exchange_ns = 0;
   SpanMark begun;  // in all steps
   // Returns the share of a step of this length that `steps` steps with these spans need.
@@ -31,7 +31,8 @@ struct SpanCost {
   double share_of(double span_ns, double step_ms, int64_t steps) const;
 };
 
-// Measures one span in each state, for these. Takes some milliseconds.
+// Measures the cost of one span in each state, and of one exchange. `begun`: SpanCost::begun. Takes
+// some milliseconds.
 SpanCost measure_spans(const SpanMark& begun);
 
 }  // namespace modes

@@ -21,7 +21,7 @@ double print_products(comm::Comm& world, int threads, double steps) {
             [](const auto& one, const auto& other) { return one.seconds > other.seconds; });
   double all = 0;
   for (const kernels::GemmUse& p : products) all += p.seconds;
-  // Ranks may have seen other examples, but all must make equally many measurements.
+  // Ranks may have seen different examples, but all must make the same number of measurements.
   auto large = [&](const kernels::GemmUse& p) { return p.seconds > 0.005 * all; };
   size_t shown = size_t(world.min(int64_t(std::count_if(products.begin(), products.end(), large))));
   const std::vector<double> alone = host::measure_gemms(

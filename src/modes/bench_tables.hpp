@@ -10,7 +10,7 @@ namespace modes {
 struct OpTimes {
   double all = 0, products = 0, optimizer = 0;
   double products_alone = 0, limit = 0;
-  double exchange_alone = 0;  // of one step: all gradients at once, beside no computing
+  double exchange_alone = 0;  // of one step: all gradients at once, without computing
 };
 
 // Prints each op beside the machine's limits, on CPUs. `peak` is the FLOP/s of all ranks. All ranks

@@ -35,6 +35,7 @@ namespace {
 using LineJson = nlohmann::ordered_json;
 
 constexpr const char* kEvaluation = "caption";  // name of the evaluation whose pass captions
+constexpr step::PassId kPass{0};                // the only one of the engine
 constexpr const char* kImage = "image";         // the model's field
 
 // Returns the data set whose ops and tokenizer are used (caption.data).
@@ -56,7 +57,7 @@ struct LoadedImages {
   std::vector<std::string> problems;  // by image; "" = none
 };
 
-// Reads images [first, first + batch) of the set with `threads` threads; those past its end are
+// Reads images [first, first + batch) of the set with `threads` threads; images past its end are
 // black.
 LoadedImages load_images(const data::Dataset& set, int64_t first, int64_t batch, int64_t threads) {
   const data::FieldSpec& spec = set.spec().at(kImage);
@@ -208,8 +209,8 @@ std::string CaptionRun::line_of(int64_t image, const models::Caption& caption,
   } else {
     if (!std::isfinite(caption.log_likelihood))
       base::fail(base::Exit::nonfinite,
-                 "{}: {}: the log-likelihood of its caption is not finite: weights that have grown "
-                 "too far",
+                 "{}: {}: the log-likelihood of its caption is not finite; the weights may have "
+                 "diverged",
                  weights_.front().path, file);
     line["caption"] = eval::text_of(caption, *tokenizer_);
     line["log_likelihood"] = caption.log_likelihood;
@@ -251,9 +252,7 @@ int CaptionRun::run() {
   job_->build_engine(recipe_.run.dir + "/gemm_search.txt");
   print_head();
   step::Engine& engine = job_->engine();
-  const eval::EvalOptions& captioning = recipe_.evals.at(kEvaluation);
-  auto& pass = dynamic_cast<models::CaptionPass&>(
-      *engine.find_pass(eval::make_pass(captioning, engine.model())->name()));
+  auto& pass = engine.pass<models::CaptionPass>(kPass);
   grid_ = pass.grid();
   load_weights(*job_, weights_.front(), recipe_.caption.weights == eval::Weights::ema,
                [this] { stop_while_starting(); });
@@ -278,7 +277,7 @@ int CaptionRun::run() {
     const models::HostBatch host{
         .features = {{kImage, images.pixels.view()}}, .examples = batch_, .first_position = first};
     engine.forward(
-        pass, [&](const models::Inputs& into) { pass.prepare(host, into); },
+        kPass, [&](const models::Inputs& into) { pass.prepare(host, into); },
         [&](nn::Context& ctx, const models::Inputs& in) {
           pass.run(ctx, in, decode, count, first, captions);
         });
@@ -303,7 +302,7 @@ int run_caption(Call& call) {
 
 }  // namespace
 
-Mode caption_mode() {
+Mode caption_row() {
   return {.name = "caption",
           .doc = "captions of image files, with the weights of a run or checkpoint",
           .on_ranks = true,

@@ -16,8 +16,8 @@ namespace {
 
 constexpr const char* kLock = "lock";
 
-// The files that training writes, by their paths in the run directory. What the modes extract,
-// predict, show and index write there, and what tools draw, is the result of another command.
+// The files that training writes, by their paths in the run directory. Results of other commands
+// are not listed: of the modes extract, predict, show and index, and of tools that draw.
 const base::Pattern& written_files() {
   static const base::Pattern names(
       R"((deck\.resolved\.toml|report\.txt|gemm_search\.txt)"

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The folder beside evaluate.out in which a call of --mode eval keeps what a call after it needs if
-// it is cut off: OUT.partial. It holds the rows of evaluations that are done and the journal of the
-// one in progress. A call that ends normally removes it.
+// OUT.partial, the folder beside evaluate.out in which a call of --mode eval keeps its finished
+// work. If the call is cut off, the next call continues from this folder. It holds the rows of
+// evaluations that are done and the journal of the one in progress. A call that ends normally
+// removes it.
 #pragma once
 
 #include <memory>
@@ -18,8 +19,8 @@ class CutCall {
   CutCall(comm::Comm& world, const std::string& out);
   bool keeps() const { return !folder_.empty(); }
 
-  // Returns the row of an evaluation that the cut call has made, once for each time that it was
-  // made; "" if there is none. `key` names the evaluation and all that its values depend on.
+  // Returns and forgets one row that the cut call made for this evaluation; "" if none is left.
+  // `key` names the evaluation and all that its values depend on.
   std::string take(const std::string& key);
   // Opens the journal of an evaluation. All ranks call.
   std::unique_ptr<eval::Journal> open(const std::string& key, const std::string& label,

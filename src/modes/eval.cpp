@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // --mode eval: runs the deck's evaluators on given weights ([evaluate]). It needs no training data,
-// has no optimizer, works on any number of ranks and writes no file but those that evaluate.out and
-// evaluate.files name, and a folder beside evaluate.out for the case that the call is cut off
-// (cut_call.hpp). The run directory may belong to a running job. Prints one line per evaluation as
-// training does. The last line of output is one JSON object:
+// has no optimizer and works on any number of ranks. It writes only the files that evaluate.out and
+// evaluate.files name, and a folder beside evaluate.out for calls that are cut off (cut_call.hpp).
+// The run directory may belong to a running job. Prints one line per evaluation as training does.
+// The last line of output is one JSON object:
 // {"run": run.name, "dtype": "f32", "ranks": 2, .., "evaluations": [ROW, ..]}, where ROW is
 // {"kind": "eval", "eval": "val", "step": 12, "perplexity": .., "examples": 40, "eval_s": 0.3,
 // "from": FILE}. Files of other programs have no step, and 0 is given.
@@ -33,8 +33,8 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
-// Makes the file if there is none. A row that a killed call has written in part is removed: it
-// comes again, and nothing may be added to a torn line.
+// Makes the file if there is none. An incomplete row of a killed call is removed: this call writes
+// the row again, and must not append to an incomplete line.
 void open_rows(const std::string& path) {
   io::make_directories(io::parent_of(path));
   io::File file(path, io::File::Mode::append);
@@ -106,7 +106,7 @@ void Evaluator::set_up() {
   job_.stage_data(poll);
   job_.open_data(data_sets_of(chosen), poll);
   for (const auto& [name, options] : chosen)
-    evaluations_.push_back(make_evaluation(job_, name, options));
+    evaluations_.push_back(make_evaluation(job_, name, options, {evaluations_.size()}));
   std::map<std::string, int64_t> sizes;
   for (const std::string& name : data_sets_of(chosen)) sizes[name] = job_.evaluated(name).size();
   refuse_average();
@@ -189,7 +189,8 @@ bool Evaluator::evaluate(const WeightSource& source, int64_t step, bool average)
   return true;
 }
 
-// Returns the folder for the files of an evaluation; "" without one, as on all ranks but one.
+// Returns the folder for the files of an evaluation; "" without evaluate.files, and on all ranks
+// but rank 0.
 std::string Evaluator::folder_of(const Evaluation& e, int64_t step) {
   if (recipe_.evaluate.files.empty() || world().rank() != 0) return "";
   const std::string name = fmt::format("{}/{}/{:010}", recipe_.evaluate.files, e.name, step);
@@ -232,7 +233,8 @@ void Evaluator::add_row(const std::string& row, bool taken_over) {
   });
 }
 
-// The files of evaluators are what this call was asked for, so nothing waits for room.
+// The files of evaluators are the purpose of this call, so a file that waits for disk space is an
+// error.
 void Evaluator::require_files() {
   comm::on_first(world(), [] {
     if (io::write_waiting() > 0) base::fail(base::Exit::checkpoint, "{}", io::waiting_problem());
@@ -266,7 +268,6 @@ void Evaluator::print_summary() {
 
 int Evaluator::run() {
   job_.build_engine(recipe_.run.dir + "/gemm_search.txt");
-  for (Evaluation& e : evaluations_) find_pass(e, job_);
   print_head();
   for (WeightSource& source : sources_)
     // The average comes first: if a file lacks it, the job ends before it evaluates anything.
@@ -294,7 +295,7 @@ int run_eval(Call& call) {
 
 }  // namespace
 
-Mode eval_mode() {
+Mode eval_row() {
   return {.name = "eval",
           .doc = "the deck's evaluators on a checkpoint, run, .npz or .safetensors",
           .on_ranks = true,

@@ -81,7 +81,7 @@ class FeatureRows : public RowMaker {
       to.push_back(t.values.data());
     }
     engine.forward(
-        pass_, [&](const models::Inputs& into) { pass_.prepare(batch.host, into); },
+        kRowPass, [&](const models::Inputs& into) { pass_.prepare(batch.host, into); },
         [&](nn::Context& ctx, const models::Inputs& in) { pass_.run(ctx, in, to); });
     std::vector<std::string> out;
     for (const WrittenTap& t : taps_) {
@@ -153,15 +153,15 @@ int run_extract(Call& call) {
          return embedder.make_embed_pass(options.taps.empty() ? std::vector{embedder.feature_tap()}
                                                               : options.taps);
        },
-       .make = [&options](const models::Model&, const data::Dataset&,
-                          models::ForwardPass& pass) -> std::unique_ptr<RowMaker> {
-         return std::make_unique<FeatureRows>(options, dynamic_cast<models::EmbedPass&>(pass));
+       .make = [&options](const step::Engine& engine,
+                          const data::Dataset&) -> std::unique_ptr<RowMaker> {
+         return std::make_unique<FeatureRows>(options, engine.pass<models::EmbedPass>(kRowPass));
        }});
 }
 
 }  // namespace
 
-Mode extract_mode() {
+Mode extract_row() {
   return {.name = "extract",
           .doc = "features of every sample of a data set into one HDF5 file",
           .on_ranks = true,

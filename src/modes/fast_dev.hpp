@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // --fast-dev N: a trial of the whole program on the deck. A first start trains N steps, runs each
-// evaluator once and saves; a second start restores that and trains one step. Numbers are those of
-// the run: only its end comes early. The run directory of the trial is removed if it succeeds.
+// evaluator once and saves; a second start restores that and trains one step. The numbers are the
+// same as in the full run; only the end comes earlier. The run directory of the trial is removed if
+// it succeeds.
 #pragma once
 
 #include "modes/mode.hpp"

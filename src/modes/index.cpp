@@ -229,7 +229,7 @@ int run_index(Call& call) {
 
 }  // namespace
 
-Mode index_mode() {
+Mode index_row() {
   return {
       .name = "index", .doc = "what the data sets hold, to DIR/datasets.json", .run = run_index};
 }

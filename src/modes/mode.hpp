@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Modes: each action of the program on a deck has a file here and a row in the registry. To add
-// one, write a file with NAME_mode() and add its row to registry.cpp.
+// one, write a file with NAME_row() and add its row to registry.cpp.
 #pragma once
 
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "base/registry.hpp"
 #include "train/attempt.hpp"
 
 namespace modes {
@@ -36,12 +37,10 @@ struct Mode {
   // Set if the mode works on image files that follow the deck. A checkpoint or a run directory may
   // then take the place of the deck, and becomes the value of this key.
   const char* images_from = nullptr;
-  const char* own_deck = nullptr;  // the text of the deck if none is given; null: one is needed
+  const char* own_deck = nullptr;  // the text of the deck if none is given; null: a deck is needed
   bool prints_json = false;        // takes --json
 };
 
-const std::vector<Mode>& registry();
-// Returns the row of this name, which must exist.
-const Mode& mode_named(const std::string& name);
+const base::Registry<Mode>& registry();
 
 }  // namespace modes

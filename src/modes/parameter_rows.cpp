@@ -17,6 +17,7 @@ std::string text_of(const std::vector<int64_t>& shape) {
 
 std::string distribution(const shard::Init& init) {
   using Kind = shard::Init::Kind;
+  const std::string scale = init.scale == 1 ? "" : fmt::format(",scale={:.4g}", init.scale);
   switch (init.kind) {
     case Kind::zeros:
       return "zeros";
@@ -27,9 +28,10 @@ std::string distribution(const shard::Init& init) {
     case Kind::normal:
       return fmt::format("normal(std={:.4g})", init.std);
     case Kind::lecun_normal:
-      return fmt::format("lecun_normal(fan_in={})", init.fan_in);
+      return fmt::format("lecun_normal(fan_in={}{})", init.fan_in, scale);
     case Kind::xavier_uniform:
-      return fmt::format("xavier_uniform(fan_in={},fan_out={})", init.fan_in, init.fan_out);
+      return fmt::format("xavier_uniform(fan_in={},fan_out={}{})", init.fan_in, init.fan_out,
+                         scale);
     case Kind::uniform:
       return fmt::format("uniform(limit={:.4g})", init.value);
   }

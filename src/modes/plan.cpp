@@ -23,8 +23,8 @@ namespace {
 
 std::string gib(int64_t bytes) { return fmt::format("{:.3f} GiB", double(bytes) / 0x1p30); }
 
-// Counts of a step: flops, then calls and bytes of the four kinds of traffic. Beside them the
-// calls.
+// Counts of a step. numbers: FLOPs, then calls and bytes of the four kinds of traffic. calls: calls
+// of ops.
 struct Counts {
   std::array<int64_t, 9> numbers{};
   device::PlannedCalls calls;
@@ -229,7 +229,7 @@ Plan make_plan(const Recipe& recipe, config::Deck& deck, int ranks,
   return plan;
 }
 
-Mode plan_mode() {
+Mode plan_row() {
   return {.name = "plan", .doc = "memory, FLOPs, traffic, disk", .on_paper = true, .run = run_plan};
 }
 

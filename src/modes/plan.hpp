@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// --mode plan: finds the needs of a run on N ranks by running one step under the plan back end.
-// That is the same code without memory. It needs no mpirun, no GPU and no data. Without data,
+// --mode plan: finds the needs of a run on N ranks by running one step under the plan back end,
+// which runs the same code without memory. It needs no mpirun, no GPU and no data. Without data,
 // lengths in epochs cannot be resolved.
 #pragma once
 

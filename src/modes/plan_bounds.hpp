@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The least time that a step takes on a GPU, by kind of op: each call needs the time of its FLOPs
-// or that of its bytes, whichever is longer.
+// or the time of its bytes, whichever is longer.
 #pragma once
 
 #include "modes/plan.hpp"

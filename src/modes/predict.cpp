@@ -18,9 +18,8 @@ namespace {
 
 class PredictionRows : public RowMaker {
  public:
-  PredictionRows(std::string evaluator, models::ForwardPass& pass,
-                 std::unique_ptr<eval::Predictor> predictor)
-      : evaluator_(std::move(evaluator)), pass_(pass), predictor_(std::move(predictor)) {}
+  PredictionRows(std::string evaluator, std::unique_ptr<eval::Predictor> predictor)
+      : evaluator_(std::move(evaluator)), predictor_(std::move(predictor)) {}
 
   std::vector<records::RowColumn> columns() const override {
     std::vector<records::RowColumn> out;
@@ -52,7 +51,7 @@ class PredictionRows : public RowMaker {
     for (size_t c = 0; c < rows.size(); ++c)
       views.push_back({out[c].data(), types[c].type, batch.host.examples * rows[c].elements()});
     engine.forward(
-        pass_, [&](const models::Inputs& into) { predictor_->prepare(batch.host, into); },
+        kRowPass, [&](const models::Inputs& into) { predictor_->prepare(batch.host, into); },
         [&](nn::Context& ctx, const models::Inputs& in) { predictor_->run(ctx, in, views); });
     for (size_t c = 0; c < rows.size(); ++c) {
       out[c].resize(size_t(batch.count * rows[c].row_bytes()));
@@ -71,7 +70,6 @@ class PredictionRows : public RowMaker {
   }
 
   std::string evaluator_;
-  models::ForwardPass& pass_;
   std::unique_ptr<eval::Predictor> predictor_;
 };
 
@@ -102,17 +100,17 @@ int run_predict(Call& call) {
                  [&](const models::Model& model) {
                    return predicts.make_pass(model, *evaluator.options);
                  },
-             .make = [&](const models::Model&, const data::Dataset& texts,
-                         models::ForwardPass& pass) -> std::unique_ptr<RowMaker> {
+             .make = [&](const step::Engine& engine,
+                         const data::Dataset& texts) -> std::unique_ptr<RowMaker> {
                return std::make_unique<PredictionRows>(
-                   options.evaluator, pass,
-                   predicts.make(*evaluator.options, texts, pass, options.top_k));
+                   options.evaluator,
+                   predicts.make(*evaluator.options, texts, engine.pass(kRowPass), options.top_k));
              }});
 }
 
 }  // namespace
 
-Mode predict_mode() {
+Mode predict_row() {
   return {.name = "predict",
           .doc = "scores and predicted class of every sample of a data set into one HDF5 file",
           .on_ranks = true,

@@ -9,7 +9,7 @@
 
 namespace modes {
 
-// True if the path is a checkpoint file or a folder, and so no deck.
+// True if the path is a checkpoint file or a folder, and so not a deck.
 bool holds_deck(const std::string& path);
 
 // Reads the resolved deck of a checkpoint, or of the newest valid one of a run directory. The

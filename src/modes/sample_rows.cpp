@@ -22,7 +22,7 @@ namespace {
 
 constexpr double kProgress_s = 10;  // between two progress lines
 
-// Columns that each file has beside those of its mode.
+// Columns that every file has besides its mode's own columns.
 constexpr const char *kKey = "/key", *kSample = "/sample", *kLabel = "/label";
 
 bool has_label(const data::Dataset& set) {
@@ -32,7 +32,7 @@ bool has_label(const data::Dataset& set) {
          data::count_of(label->second.shape) == 1;
 }
 
-// The bytes of a number in a file, whose numbers are little endian like the machine's.
+// Appends the bytes of a number. Files are little endian, like the machine.
 template <class T>
 void append(std::string& bytes, T value) {
   bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
@@ -92,7 +92,7 @@ class RowWriter {
 };
 
 void RowWriter::set_up() {
-  const std::string key = mode_.name + ".from";
+  const std::string key = std::string(mode_.name) + ".from";
   const std::string& from = mode_.options.from;
   job_.connect();
   stops_ = std::make_unique<job::Stops>(world(), recipe_.limits, "", call_.start.begin_s);
@@ -141,7 +141,7 @@ std::map<std::string, std::string> RowWriter::made_from(int64_t step, uint64_t d
   out["program"] = version();
   out["step"] = std::to_string(step);
   out["digest of the weights"] = fmt::format("{:016x}", digest);
-  out[mode_.name + ".weights"] = mode_.options.average ? "ema" : "raw";
+  out[fmt::format("{}.weights", mode_.name)] = mode_.options.average ? "ema" : "raw";
   out[mode_.data_key] = mode_.data;
   out["samples"] = std::to_string(set().size());
   out["digest of the samples' keys"] = fmt::format("{:016x}", set().fingerprint());
@@ -177,7 +177,7 @@ void RowWriter::open_file(int64_t step) {
         {.name = kLabel, .type = io::H5Type::i32, .attributes = {{"doc", "its field label"}}});
   records::RowPlan plan{
       .path = out_,
-      .key = mode_.name + ".out",
+      .key = fmt::format("{}.out", mode_.name),
       .rows = n,
       .columns = columns_,
       .lists = maker_->lists(),
@@ -285,13 +285,12 @@ int RowWriter::run() {
   base::Stopwatch watch;
   job_.build_engine(recipe_.run.dir + "/gemm_search.txt");
   step::Engine& engine = job_.engine();
-  models::ForwardPass* pass = engine.find_pass(mode_.make_pass(engine.model())->name());
-  maker_ = mode_.make(engine.model(), text_set(), *pass);
+  maker_ = mode_.make(engine, text_set());
   print_head();
   const int64_t step =
       load_weights(job_, source_, mode_.options.average, [this] { stop_while_starting(); });
   open_file(step);
-  base::set_phase(mode_.name.c_str());
+  base::set_phase(mode_.name);
   log::line(
       "out      {}  {} rows, {} MiB{}", out_, base::with_commas(set().size()),
       base::mebibytes(file_->bytes()),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Modes that run a forward pass on every sample of a data set and write a row for each of them:
-// extract and predict. Rows lie at the number of their sample, so the file does not depend on the
-// number of ranks. A job that was killed goes on where it was (records/row_file.hpp).
+// extract and predict. Row i is the row of sample i, so the file does not depend on the number of
+// ranks. The next job continues the file of a killed job (records/row_file.hpp).
 #pragma once
 
 #include <functional>
@@ -32,14 +32,16 @@ class RowMaker {
   virtual std::vector<records::RowColumn> columns() const = 0;
   // Returns datasets of texts, by name.
   virtual std::map<std::string, std::vector<std::string>> lists() const { return {}; }
-  // Returns what decides the rows beside model, weights and data, by key of the deck.
+  // Returns what decides the rows besides model, weights and data, by key of the deck.
   virtual std::map<std::string, std::string> made_from() const = 0;
   // Runs the pass and returns the bytes of each column, [batch.count, row].
   virtual std::vector<std::string> run(step::Engine& engine, const RowBatch& batch) = 0;
 };
 
+constexpr step::PassId kRowPass{0};  // the only pass of the mode's engine
+
 struct RowMode {
-  std::string name;            // of the mode and its section
+  const char* name;            // of the mode and its section; a literal, because it names the phase
   std::string data;            // name of the data set
   std::string data_key;        // key of the deck that names it
   std::string text_data = {};  // set whose tokenize turns texts into ids; "" = data
@@ -47,10 +49,9 @@ struct RowMode {
   const train::RowOptions& options;
   std::string default_out;
   step::MakePass make_pass;
-  // Called when the engine and the sets are there. `texts` is the set of text_data, and `pass` the
-  // one of make_pass.
-  std::function<std::unique_ptr<RowMaker>(const models::Model& model, const data::Dataset& texts,
-                                          models::ForwardPass& pass)>
+  // Called when the engine, with the pass as kRowPass, and the data sets exist. `texts` is the set
+  // of text_data.
+  std::function<std::unique_ptr<RowMaker>(const step::Engine& engine, const data::Dataset& texts)>
       make;
 };
 

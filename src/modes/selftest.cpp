@@ -196,7 +196,7 @@ int run_selftest(Call& call) {
 }  // namespace
 }  // namespace selftest
 
-Mode selftest_mode() {
+Mode selftest_row() {
   return {.name = "selftest",
           .doc = "machine, network and disk",
           .on_ranks = true,

@@ -40,7 +40,7 @@ struct Speed {
   uint64_t digest = 0;    // of the result of one product
 };
 
-// The job that the checks look at. It has many members, because each check needs others of them.
+// The job that the checks look at. It has many members, because the checks need different ones.
 struct Place {
   comm::Session& session;
   comm::Mesh& mesh;
@@ -49,7 +49,7 @@ struct Place {
   host::DeviceChoice device{};
   int threads = 1;
   std::vector<std::string> hosts{};  // by rank
-  std::string job_tag{};             // tells this job's files from those of others on the host
+  std::string job_tag{};             // distinguishes this job's files from other jobs' on the host
   std::vector<Speed> speeds{};       // by rank, once they are measured
 
   comm::Comm& world() const { return session.world(); }
@@ -74,8 +74,7 @@ std::vector<Row> check_clocks(Place& place);
 
 // Measures the ranks' speed for about `seconds` each, if nobody has yet.
 void need_speeds(Place& place, double seconds);
-// Returns the bytes of a checkpoint of the deck's run; 0 if the deck leaves something open that
-// decides them.
+// Returns the bytes of a checkpoint of the deck's run; 0 if the deck does not determine them.
 int64_t checkpoint_bytes(const Place& place);
 
 // The deck of a selftest without a deck: a small CapPa on made-up data.
@@ -88,25 +87,26 @@ struct Pair {
   int a = 0, b = 0;
   bool wrong_at_a = false, wrong_at_b = false;
 };
-// Returns the ranks to blame for wrong sums: those all of whose pairs fail, unless a partner that
-// fails as well was the only one to see a wrong sum.
+// Returns the ranks to blame for wrong sums: ranks whose pairs all fail. Such a rank is not blamed
+// if it saw only right sums and each partner is such a rank that saw a wrong one.
 std::set<int> blamed_by_pairs(const std::vector<Pair>& pairs);
 
 // Returns the ranks to blame for wrong blocks: senders whose block was wrong at all other members
-// of their group, and receivers of other wrong blocks. Of two ranks, both are blamed. `wrong[r]`
-// holds the senders whose block was wrong at r, `members[r]` the ranks of r's group.
+// of their group, and receivers of other wrong blocks. In a group of two ranks, both are blamed.
+// `wrong[r]` holds the senders whose block was wrong at r, `members[r]` the ranks of r's group.
 std::set<int> blamed_by_blocks(const std::vector<std::set<int>>& wrong,
                                const std::vector<std::vector<int>>& members);
 
 // Returns the ranks whose rate is below `share` of the median of all.
 std::vector<int> slow_ranks(const std::vector<double>& rates, double share);
 
-// Returns the ranks whose clock differs surely by more than `most_s` from that of most ranks. If no
-// time has a majority, rank 0's is right.
+// Returns the ranks whose clocks certainly differ by more than `most_s` from most ranks' clocks. If
+// no time has a majority, rank 0's clock counts as right.
 std::vector<int> wrong_clocks(const std::vector<Offset>& offsets, double most_s);
 
 // Returns the number of the island of each rank. Ranks are on one island if they see each other's
-// files, directly or by others. Island 0 is the largest one; of equal ones, that of rank 0.
+// files, directly or through other ranks. Island 0 is the largest one; among equals, the one with
+// the lowest rank.
 std::vector<int> islands(const std::vector<std::set<int>>& unseen);
 
 }  // namespace modes::selftest

@@ -82,7 +82,7 @@ class Tested {
     std::vector<float> host(static_cast<size_t>(all));
     double best = 1e30;
     for (int round = 0; round < rounds; ++round, ++round_) {
-      // Buffers may have padding behind their elements.
+      // Buffers may have padding after their elements.
       const device::View send = given.view(device::DType::f32).slice(0, gathers ? each : all);
       for (int64_t i = 0; i < send.count; ++i)
         host[size_t(i)] = contribution(uint32_t(group_.rank()), uint32_t(i), round_, bits_);
@@ -90,7 +90,7 @@ class Tested {
       device::View result = send;
       if (gathers || scatters) {
         result = got.view(device::DType::f32).slice(0, gathers ? all : each);
-        std::fill_n(host.begin(), result.count, -1.0f);  // so that a value that stays shows
+        std::fill_n(host.begin(), result.count, -1.0f);  // shows elements that stay
         device::upload(result, host.data(), queue_);
       }
       queue_.synchronize("data to exchange");
@@ -242,7 +242,8 @@ std::set<int> blamed_by_pairs(const std::vector<Pair>& pairs) {
     into.insert({p.a, p.b});
   }
   for (const int rank : cleared) failing.erase(rank);
-  // A rank is no suspect if it saw right sums alone, and each partner is a suspect that did not.
+  // A suspect is cleared if it saw only right sums and each partner is a suspect that saw a wrong
+  // one.
   std::set<int> blamed = failing;
   for (const int rank : failing) {
     bool saw_wrong = false, others_did = true;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The file system of the run directory: every rank writes, syncs, renames and locks files in a
-// folder of the test, and sees those of the others. The folder is removed afterwards, and the run
-// directory too if the test has made it.
+// folder of the test, and sees the other ranks' files. The folder is removed afterwards, and the
+// run directory too if the test has made it.
 #include <cerrno>
 #include <chrono>
 #include <map>
@@ -19,7 +19,7 @@ namespace {
 
 // Directory entries can take a while to reach the other nodes of a network file system.
 constexpr double kPatience_s = 10;
-// With more ranks, each one looks for the files of this many that follow it.
+// Each rank looks for the files of at most this many ranks that follow it.
 constexpr int kMostWatched = 64;
 
 // The outcome of one rank's calls: "" or the cause of a failure.
@@ -53,7 +53,8 @@ class Folder {
         }
     });
   }
-  // Waits for the folder of rank 0, and makes one if none comes: then the file system is another.
+  // Waits for the folder of rank 0. If it does not appear, this rank has another file system, and
+  // makes the folder there.
   std::string find(bool made) {
     return cause_of([&] {
       for (const base::Stopwatch watch; made && rank_ != 0 && watch.seconds() < kPatience_s;) {
@@ -78,7 +79,7 @@ class Folder {
         base::fail(base::Exit::checkpoint, "{}: a new file is locked already", lock_of(rank_));
     });
   }
-  // Tries the lock of the rank before, which holds it.
+  // Tries to take the lock that the previous rank holds.
   std::string try_other_lock() {
     const int other = (rank_ + world_.size() - 1) % world_.size();
     return cause_of([&] {
@@ -91,7 +92,7 @@ class Folder {
             lock_of(other), place_.name(other));
     });
   }
-  // Returns the ranks whose files of this turn do not come, or come with another content.
+  // Returns the ranks whose files of this turn do not appear, or have other contents.
   std::string unseen(int turn) {
     std::set<int> missing;
     const int watched = std::min(world_.size() - 1, kMostWatched);
@@ -112,7 +113,7 @@ class Folder {
   }
   void remove() {
     lock_ = {};
-    // On a file system of its own each rank has its own folder.
+    // If each rank has its own file system, each rank has its own folder.
     cause_of([&] { io::remove_file(file_of(rank_)); });
     cause_of([&] { io::remove_file(lock_of(rank_)); });
     world_.barrier();
@@ -162,7 +163,7 @@ void complain(Place& place, const std::string& mine, Row& row, const char* what)
     if (!all[r].empty()) row.bad.push_back({int(r), what + all[r]});
 }
 
-// Blames the ranks on small islands, or those that see an old file.
+// Blames the ranks on small islands, or the ranks that see an old file.
 void judge_unseen(Place& place, const std::string& mine, Row& row) {
   std::vector<std::set<int>> unseen;
   for (const std::string& text : place.world().gather_text(mine)) {
@@ -174,7 +175,7 @@ void judge_unseen(Place& place, const std::string& mine, Row& row) {
   const int n = place.ranks(), watched = std::min(n - 1, kMostWatched);
   int mainland = 0;  // the first rank there
   while (island[size_t(mainland)] != 0) ++mainland;
-  std::vector<int> missed(static_cast<size_t>(n), 0);  // readers that lack this rank's file
+  std::vector<int> missed(static_cast<size_t>(n), 0);  // readers that do not see this rank's file
   for (const std::set<int>& of_rank : unseen)
     for (const int r : of_rank) ++missed[size_t(r)];
   for (int r = 0; r < n; ++r) {

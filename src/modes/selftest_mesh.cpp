@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Two steps of the deck's model on made-up data, on all meshes of this number of ranks. For powers
 // of two, level "mesh" promises the same bits of loss and norms on all of them; other numbers of
-// ranks agree within rounding. A model that this machine cannot run in moments is replaced by a
-// small one, and the row says so.
+// ranks agree within rounding. A model that this machine cannot run quickly is replaced by a small
+// one, and the row says so.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -23,8 +23,8 @@ namespace {
 constexpr int kSteps = 2;
 constexpr uint64_t kSeed = 7;
 
-// Adds small numbers to the initial weights, because some of those are zero, and then most
-// gradients, too.
+// Adds small numbers to the initial weights, because some are zero, which makes most gradients
+// zero, too.
 void stir(step::Engine& engine) {
   for (const shard::TensorSlice& slice : engine.state()) {
     if (!slice.name.starts_with(shard::kWeightRoot) || slice.shape.size() < 2) continue;
@@ -106,8 +106,8 @@ std::vector<comm::MeshShape> shapes_of(int ranks) {
   return out;
 }
 
-// Returns why this machine cannot run the deck's model in moments; "" if it can, on the first
-// `shapes` meshes.
+// Returns why this machine cannot run the deck's model quickly; "" if it can, on the first `shapes`
+// meshes.
 std::string too_large(Place& place, const Needs& needs, size_t& shapes) {
   if (!needs.problem.empty()) return needs.problem;
   comm::Comm& world = place.world();

@@ -53,7 +53,8 @@ models::HostBatch made_batch(const Features& features, uint64_t seed, int64_t fi
               spec.pixels ? 2 * draws.uniform(uint64_t(i)) - 1 : draws.uniform(uint64_t(i));
         continue;
       }
-      // A number is that of a class or an example. A list is a text: words, its end, padding.
+      // A single number is the number of a class or an example. A list is a text: words, its end,
+      // padding.
       int32_t* ids = values.i32() + e * count;
       const int64_t below = std::max<int64_t>(spec.below, 1);
       if (spec.shape.empty()) {

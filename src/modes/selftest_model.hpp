@@ -16,7 +16,7 @@ using Features = std::map<std::string, models::FeatureSpec>;
 models::HostBatch made_batch(const Features& features, uint64_t seed, int64_t first, int64_t n);
 
 // Returns the settings of an engine for this recipe with `each` examples in a slice; a rank has at
-// least one slice. A power of two of ranks gets level "mesh".
+// least one slice. If `ranks` is a power of two, the level is "mesh".
 step::EngineOptions engine_options(train::Recipe recipe, int ranks, int64_t each, int threads,
                                    device::Kind kind);
 

@@ -85,8 +85,8 @@ void write(io::H5File& file, const std::string& name, const device::View& values
   }
 }
 
-// The examples to show: those of one training step, or the first ones of a data set in its own
-// order, as evaluators read them.
+// The examples to show: the examples of one training step, or the first ones of a data set in its
+// own order, as evaluators read them.
 struct Shown {
   std::unique_ptr<data::Dataset> set;  // null: training
   std::unique_ptr<data::Mixture> alone;
@@ -249,7 +249,7 @@ int run_show(Call& call) {
 
 }  // namespace
 
-Mode show_mode() {
+Mode show_row() {
   return {.name = "show", .doc = "a batch as the model sees it, to DIR/show.h5", .run = run_show};
 }
 

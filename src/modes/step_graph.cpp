@@ -13,7 +13,7 @@
 namespace modes {
 namespace {
 
-// Collects what the spans and exchanges of this process tell. There is one at a time.
+// Collects the spans and exchanges of this process. Only one collector exists at a time.
 class Collector {
  public:
   void begin(std::string_view name, int64_t number, base::SpanKind kind) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One step as a graph for Graphviz: work in order, on the lanes where it runs, and what waits for
-// what. A reader sees which exchange has which work to hide behind.
+// what. The graph shows which work can hide each exchange.
 #pragma once
 
 #include <functional>

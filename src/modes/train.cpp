@@ -32,7 +32,7 @@ int run_train(Call& call) {
 
 }  // namespace
 
-Mode train_mode() {
+Mode train_row() {
   return {.name = "train",
           .doc = "train the model of the deck (the default)",
           .on_ranks = true,

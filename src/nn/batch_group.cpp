@@ -39,7 +39,7 @@ device::View BatchGroup::sum_over(int64_t ranks, device::View sums, int64_t rows
     mesh_.replica->all_reduce(total, queue).wait();
     return total;
   }
-  // The ranks are a part of the mesh, so sums are gathered, and those of the part are added.
+  // The ranks are a part of the mesh, so sums are gathered, and the part's sums are added.
   auto add_part = [&](int64_t gathered, int64_t mine, int64_t part) {
     const int64_t first = mine / part * part;
     CHECK(first + part <= gathered);

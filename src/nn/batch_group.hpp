@@ -22,18 +22,18 @@ class BatchGroup {
   BatchGroup(comm::Mesh& mesh, int64_t slices) : mesh_(mesh), slices_(slices) {}
 
   int64_t ranks() const { return mesh_.shape.ranks(); }
-  // Consecutive ranks, whose examples of a pass are neighbours in the global batch also if a step
-  // has several passes. Those of the next pass follow them.
+  // Number of consecutive ranks whose examples of a pass are consecutive in the global batch, even
+  // if a step has several passes. Their examples of the next pass follow.
   int64_t ranks_of_replica() const { return mesh_.shape.fsdp; }
-  // The position of this rank's examples among those of all ranks.
+  // The position of this rank's examples among the examples of all ranks.
   int64_t rank() const { return mesh_.rank(); }
   int64_t slices() const { return slices_; }
 
   // sums: f64 [slices, width], this rank's slices; overwritten. Returns the sums over the whole
   // group, f64 [width], in the first row. All ranks get the same bits.
   device::View sum(device::View sums, device::Queue& queue);
-  // The two stages of `sum` for a step of several passes, whose sums are added between them: over
-  // the ranks of this one's replica, and over the replicas. sums: f32 or f64, in place.
+  // The two stages of `sum`, over the ranks of this rank's replica and over the replicas. A step of
+  // several passes adds the sums of its passes between the stages. sums: f32 or f64, in place.
   void add_in_replica(device::View sums, device::Queue& queue) {
     mesh_.fsdp->all_reduce(sums, queue).wait();
   }
@@ -41,8 +41,8 @@ class BatchGroup {
     mesh_.replica->all_reduce(sums, queue).wait();
   }
   int64_t replicas() const { return mesh_.shape.replica; }
-  // Returns the sums over `ranks` consecutive ranks, of which this one is a part; the first of them
-  // is a multiple of `ranks`. sums: f64 [rows, width], this rank's, overwritten; room: f64
+  // Returns the sums over `ranks` consecutive ranks, including this one. The number of the first
+  // rank is a multiple of `ranks`. sums: f64 [rows, width], this rank's, overwritten; room: f64
   // [ranks(), width], unless ranks = 1 or ranks(), which need none.
   device::View sum_over(int64_t ranks, device::View sums, int64_t rows, device::View room,
                         device::Queue& queue);

@@ -17,12 +17,13 @@ struct Cut {
   int64_t examples;  // of a group
 };
 
-// The examples of a pass: of a slice, of a rank, and the ranks.
+// Numbers of examples of a slice and of a rank, and numbers of ranks and of passes.
 struct Counts {
   int64_t slice, rank, ranks, ranks_of_replica, passes;
 
-  // True if groups of so many examples have whole slices, or slices have whole groups, and a group
-  // is in one pass. A pass of several has the examples of one replica's ranks in a row.
+  // True if groups of `examples` examples have whole slices, or slices have whole groups, and a
+  // group is in one pass. If a step has several passes, only the examples of a replica's ranks are
+  // consecutive in a pass.
   bool fit(int64_t examples) const {
     if (examples <= slice) return slice % examples == 0;
     if (examples <= rank) return examples % slice == 0 && rank % examples == 0;
@@ -43,8 +44,8 @@ struct Counts {
   const std::string larger = c.fit(above) ? fmt::format(" or {}", above) : "";
   base::fail(
       base::Exit::config,
-      "{} = {} leaves an uneven group of batch norm: each of {} ranks runs {} passes a step, "
-      "of {} examples in slices of {}; set it to {}{}",
+      "{} = {} does not divide the batch into equal groups of batch norm: each of {} ranks runs {} "
+      "passes a step, of {} examples in slices of {}; set it to {}{}",
       key, examples, c.ranks, c.passes, c.rank, c.slice, below, larger);
 }
 
@@ -157,7 +158,7 @@ void BatchNorm::backward(Context& ctx, std::span<const Passed> all, bool relu) c
   device::Arena::Scope scope(ctx.arena);
   const Cut cut = cut_of(ctx, *this);
   const int64_t of_part = 2 * width;
-  // Statistics that are constants have no groups, but gradients still are those of slices.
+  // Constant statistics have no groups, but gradients are still sums over slices.
   const int64_t parts = ctx.train ? cut.parts : ctx.slices, parts_of_slice = parts / ctx.slices;
   const View sums = ctx.arena.temporary(int64_t(all.size()) * parts * of_part, DType::f64);
   auto sums_of = [&](size_t i) {

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batch normalisation (ssl.md 1.4). Its statistics are those of groups of examples of the global
-// batch, never of ranks, so a deck means the same model on every mesh. Sums follow the tree of
+// Batch normalisation (ssl.md 1.4). Its statistics belong to groups of examples of the global
+// batch, never to ranks, so a deck means the same model on every mesh. Sums follow the tree of
 // level "mesh".
 //
 // Rows are examples x views x pixels: x is [examples, per_example, height, width, `width`]. For
 // vectors the height and width of images are 1.
 //
 // In training the layer uses the statistics of the batch, otherwise the running ones. The running
-// values take one update for each of the layer's forward calls in a pass, with the mean over all
-// groups of the step of means and of unbiased variances. The last pass makes it, with the sums of
-// all passes, so running values do not depend on accumulation. They stay as they are if the context
-// has no states.
+// values get one update for each of the layer's forward calls in a pass. The update uses the means
+// and unbiased variances, averaged over all groups of the step. The last pass makes it with the
+// sums of all passes, so running values do not depend on accumulation. Without states in the
+// context, running values do not change.
 #pragma once
 
 #include <span>
@@ -44,9 +44,9 @@ struct BatchNorm {
   };
   using Call = BatchNormCall;
   Saved make_saved(Context& ctx, bool saved) const;
-  // Fills saved from x, or from the running values, and updates these. Exchanges sums with other
-  // ranks if a group has examples of several ranks. Error(Exit::config) if a rank's examples do not
-  // cut into groups.
+  // Fills saved from x, or from the running values, and updates the running values. Exchanges sums
+  // with other ranks if a group has examples of several ranks. Error(Exit::config) if a rank's
+  // examples cannot be divided into groups.
   void measure(Context& ctx, View x, const ImageSize& size, const Saved& saved,
                Call call = {}) const;
   kernels::BatchNormValues values(const Context& ctx, const Saved& saved) const;

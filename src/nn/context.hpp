@@ -39,56 +39,59 @@ class BlockWatch {
   virtual void block_done(int block, const View& output) = 0;
 };
 
-// The arguments that all layers share in one pass over one micro-batch. There are many members so
-// that each layer takes one argument instead, and a new one changes no layer's signature.
-struct Context {
+// Where a pass computes.
+struct Machine {
   device::Queue& queue;
   device::Arena& arena;
-  shard::WeightStore& weights;
-  shard::GradientStore* gradients;   // nullptr: forward only
-  int64_t batch;                     // examples of this micro-batch
-  int64_t slices = 1;                // contiguous parts; products see one slice (design 3.4)
-  int64_t first_example = 0;         // global position of the first example
-  bool train = false;                // dropout on
-  base::Stream dropout{};            // random numbers of this step
-  bool keep = true;                  // save the tensors for a backward pass that follows
-  View loss_scale{};                 // optional f32 [1]: factor of all gradients
   int64_t shape_set = 0;             // plan back end: number of the model's set of shapes
   device::Graphs* graphs = nullptr;  // GPUs: repeat passes, if given
   // Part of the key of a graph: fixes the arguments that shapes and the arena do not fix.
   int64_t graph_kind = 0;
-  BatchGroup* group = nullptr;  // training: the examples of all ranks' passes
+};
+
+// What layers read and write besides activations.
+struct Stores {
+  shard::WeightStore& weights;
+  shard::GradientStore* gradients = nullptr;  // nullptr: forward only
   // Training: the next values of state tensors. Null in a pass that repeats an earlier one of its
   // step and in evaluations: layers then change no state.
   shard::StateStore* states = nullptr;
-  const Teacher* teacher = nullptr;   // training: of a model that has one
-  int64_t step = 1, total_steps = 0;  // training: number of the step; of the run, 0 = not known
-  int64_t pass = 0, passes = 1;       // training: number of this pass, of those of a step
-  bool last = true;                   // training: no further pass of the step changes states
-  BlockWatch* watch = nullptr;        // training: reads the outputs of the student's blocks
+  const Teacher* teacher = nullptr;  // training: of a model that has one
+  BatchGroup* group = nullptr;       // training: the examples of all ranks' passes
+  View loss_scale{};                 // optional f32 [1]: factor of all gradients
+};
 
+// The place of a micro-batch in the run.
+struct Place {
+  int64_t batch;                      // examples of this micro-batch
+  int64_t slices = 1;                 // contiguous parts; products see one slice (design 3.4)
+  int64_t first_example = 0;          // global position of the first example
+  int64_t step = 1, total_steps = 0;  // training: number of the step; of the run, 0 = not known
+  int64_t pass = 0, passes = 1;       // training: number of this pass, passes of a step
+  bool last = true;                   // training: no further pass of the step changes states
+};
+
+// What a pass is for.
+struct Mode {
+  bool train = false;           // dropout on
+  bool keep = true;             // save the tensors for a backward pass that follows
+  base::Stream dropout{};       // random numbers of this step
+  BlockWatch* watch = nullptr;  // training: reads the outputs of the student's blocks
+};
+
+// The arguments that all layers share in one pass over one micro-batch, so that a new argument
+// changes no layer's signature.
+struct Context : Machine, Stores, Place, Mode {
   // The type of activations that only feed products (precision.compute). The residual stream,
   // statistics and sums are f32.
   device::DType activation() const { return weights.operands(); }
   // Returns the context of a forward pass of the teacher, over the same examples.
   Context of_teacher() const {
     CHECK(teacher, "the model has no teacher");
-    return {.queue = queue,
-            .arena = arena,
-            .weights = teacher->weights,
-            .gradients = nullptr,
-            .batch = batch,
-            .slices = slices,
-            .first_example = first_example,
-            .train = true,
-            .keep = false,
-            .group = group,
-            .states = teacher->states,
-            .step = step,
-            .total_steps = total_steps,
-            .pass = pass,
-            .passes = passes,
-            .last = last};
+    return {{.queue = queue, .arena = arena},
+            {.weights = teacher->weights, .states = teacher->states, .group = group},
+            *this,
+            {.train = true, .keep = false}};
   }
   View weight(int parameter) const { return weights.weight(parameter); }
   View weight_operand(int parameter) const { return weights.operand(parameter); }
@@ -108,8 +111,8 @@ struct Context {
     return table(saved, values, device::DType::f32);
   }
   View make_activation(bool saved, int64_t count) { return make(saved, count, activation()); }
-  // Allocates the gradient of a norm's output that one product writes. GPUs round it, because both
-  // sides wait for memory.
+  // Allocates the gradient of a norm's output that one product writes. GPUs round it, because its
+  // writer and its reader both wait for memory.
   View make_norm_gradient(int64_t count) {
     return arena.temporary(count, on_gpu() ? activation() : device::DType::f32);
   }
@@ -151,7 +154,8 @@ struct Context {
 
 // Adds the slices' contributions to parameter gradients along the tree. `leaf(j, targets)` writes
 // slice j's contribution, or adds it where a target says accumulate. Targets of parameters without
-// a gradient are empty. leaf runs once per slice even if all are, because it may do other work too.
+// a gradient are empty. leaf runs once per slice even if all targets are empty, because it may do
+// other work too.
 template <size_t N, class Leaf>
 void sum_over_slices(Context& ctx, const int (&parameters)[N], Leaf leaf) {
   using Targets = std::array<shard::GradientStore::Target, N>;

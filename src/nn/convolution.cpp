@@ -30,6 +30,9 @@ void Convolution::forward(Context& ctx, View x, const ImageSize& size, View y) c
                                         .x = a.slice(j * one.inputs(), one.inputs()),
                                         .weight = ctx.weight_operand(weight),
                                         .shape = one});
+  if (bias < 0) return;
+  ctx.run(kernels::AddTable{
+      .y = y, .x = y, .table = ctx.weight(bias), .rows = y.count / out, .width = out, .length = 1});
 }
 
 void Convolution::backward_data(Context& ctx, View dy, const ImageSize& size, View dx,
@@ -46,19 +49,28 @@ void Convolution::backward_data(Context& ctx, View dy, const ImageSize& size, Vi
 }
 
 void Convolution::backward_weights(Context& ctx, std::span<const Passed> all) const {
-  if (ctx.gradient(weight).view.none()) return;
-  sum_over_slices(ctx, {weight}, [&](int64_t j, const auto& targets) {
-    Write write = targets[0].write;
+  if (ctx.gradient(weight).view.none() && ctx.gradient(bias).view.none()) return;
+  sum_over_slices(ctx, {weight, bias}, [&](int64_t j, const auto& targets) {
+    bool first = true;
     for (const Passed& p : all) {
       device::Arena::Scope scope(ctx.arena);
       const kernels::ConvolutionShape one = shape(ctx.batch / ctx.slices, p.size);
-      ctx.run(kernels::ConvolutionBackwardWeights{
-          .dw = targets[0].view,
-          .x = ctx.operand(p.x.slice(j * one.inputs(), one.inputs())),
-          .dy = ctx.operand(p.dy.slice(j * one.outputs(), one.outputs())),
-          .shape = one,
-          .write = write});
-      write = Write::accumulate;
+      const View dy = p.dy.slice(j * one.outputs(), one.outputs());
+      auto write_of = [&](const auto& target) { return first ? target.write : Write::accumulate; };
+      if (!targets[0].view.none())
+        ctx.run(kernels::ConvolutionBackwardWeights{
+            .dw = targets[0].view,
+            .x = ctx.operand(p.x.slice(j * one.inputs(), one.inputs())),
+            .dy = ctx.operand(dy),
+            .shape = one,
+            .write = write_of(targets[0])});
+      if (!targets[1].view.none())
+        ctx.run(kernels::ColumnSum{.out = targets[1].view,
+                                   .x = dy,
+                                   .m = one.window.positions(),
+                                   .n = out,
+                                   .write = write_of(targets[1])});
+      first = false;
     }
   });
 }

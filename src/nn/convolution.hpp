@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Convolution without bias (ssl.md 1.1). Images are [examples, per_example, height, width,
-// channels], so that a slice of examples is contiguous.
+// Convolution, with or without a bias (ssl.md 1.1). Images are [examples, per_example, height,
+// width, channels], so that a slice of examples is contiguous.
 #pragma once
 
 #include <span>
@@ -21,6 +21,7 @@ struct ImageSize {
 
 struct Convolution {
   int weight = -1;  // [out, in / groups, kernel, kernel]
+  int bias = -1;    // optional [out]; the output is then f32
   int64_t in = 0, out = 0;
   int64_t kernel = 1, stride = 1, padding = 0, groups = 1;
 
@@ -40,8 +41,8 @@ struct Convolution {
     View x, dy;
     ImageSize size;  // of x
   };
-  // Computes the gradient of the weight from all sizes of images at once, because the sums of a
-  // slice may not depend on the mesh: slice by slice, and within a slice in the order of `all`.
+  // Computes the gradients of weight and bias from all sizes of images at once, because the sums of
+  // a slice may not depend on the mesh: slice by slice, and within a slice in the order of `all`.
   void backward_weights(Context& ctx, std::span<const Passed> all) const;
 };
 

@@ -4,7 +4,7 @@
 // image alone, so training and evaluation compute the same, and ranks exchange nothing. The layer
 // has no states.
 //
-// Images, statistics and passes are those of BatchNorm (batch_norm.hpp). x is [examples,
+// Images, `Saved` and `Passed` are the same as for BatchNorm (batch_norm.hpp). x is [examples,
 // per_example, height, width, `width`].
 #pragma once
 
@@ -18,7 +18,7 @@ namespace nn {
 struct GroupNorm {
   int scale = -1, bias = -1;  // optional [width]
   int64_t width = 0;
-  int64_t groups = 32;  // of channels; width is a multiple
+  int64_t groups = 32;  // of channels; must divide width
   float eps = 1e-5f;
 
   using Saved = BatchNorm::Saved;  // f32 [images, width]: each channel has its group's numbers

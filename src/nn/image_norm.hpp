@@ -19,7 +19,7 @@ class ImageNorm {
   ImageNorm(const BatchNorm& norm) : kind_(norm) {}
   ImageNorm(const GroupNorm& norm) : kind_(norm) {}
 
-  // The functions of BatchNorm. make_saved needs `per_example` of the size alone.
+  // The functions of BatchNorm. Of the size, make_saved needs only `per_example`.
   Saved make_saved(Context& ctx, bool saved, const ImageSize& size) const {
     if (const auto* group = std::get_if<GroupNorm>(&kind_))
       return group->make_saved(ctx, saved, size);

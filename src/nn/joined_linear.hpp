@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layers of the same rows as one product, on GPUs. Their kernels stay tensors of their own,
-// whatever ranks hold them: each product reads a copy that has all their columns side by side.
+// Several layers of the same rows as one product, on GPUs. Each layer keeps its own kernel,
+// whatever ranks hold it. A product reads a copy with the columns of all kernels side by side.
 #pragma once
 
 #include "nn/layers.hpp"
@@ -13,7 +13,8 @@ class JoinedLinear {
   JoinedLinear(std::initializer_list<const Linear*> layers);
   int64_t columns() const { return columns_; }  // outputs of all layers
 
-  // Returns the part of a matrix [rows, columns()] that layer i has. Rows lie columns() apart.
+  // Returns the part of a matrix [rows, columns()] that belongs to layer i. Its rows are columns()
+  // elements apart.
   View part(View matrix, int64_t rows, size_t i) const;
 
   // y [rows, columns()] = x . kernels + biases. x is an operand (Context::operand).

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Dense, layer norm, MLP, multi-head attention (cappa.md 1.3). Rows are examples * positions, or
-// those of them that are computed.
+// only the computed ones.
 #pragma once
+
+#include <span>
 
 #include "base/narrow.hpp"
 #include "kernels/attention.hpp"
@@ -33,14 +35,14 @@ struct Sequences {
   View offsets{};  // i32 [batch + 1]
 };
 
-// The gradient of a residual stream, f32 [rows, width]. On GPUs the norm that adds to it also
-// writes what the layer before needs, so that no pass of its own makes it.
+// The gradient of a residual stream, f32 [rows, width]. On GPUs the norm that adds to this gradient
+// also writes `rounded` and `sums` for the layer before, which saves separate ops.
 struct StreamGradient {
   View d;
   View rounded{};  // optional [rows, width]: d as an operand of products
   View sums{};     // optional f32 [slices, width]: the sums over rows, the gradient of a bias
   StreamGradient(View plain) : d(plain) {}
-  // Allocates what a GPU keeps beside d, which the current scope frees. Nothing is filled.
+  // On GPUs, allocates `rounded` and `sums` as needed, until the current scope ends. Fills neither.
   StreamGradient(Context& ctx, View d, int64_t width, bool with_sums);
   View operand(Context& ctx) const { return rounded.none() ? ctx.operand(d) : rounded; }
   // Fills `rounded` from d.
@@ -53,8 +55,8 @@ struct Linear {
   int kernel = -1, bias = -1;  // [in, out], optional [out]
   int64_t in = 0, out = 0;
   bool rows_are_outputs = false;  // the kernel is [out, in], as in torch
-  // On GPUs rows of x start at multiples of 16 bytes, as their products want. Other layers have
-  // such rows by their width.
+  // True: on GPUs, rows of x start at multiples of 16 bytes, as products there want. The widths of
+  // other layers already satisfy this.
   bool aligned_rows = false;
 
   // Returns the elements from a row of x to the next.
@@ -78,8 +80,20 @@ struct Linear {
   // If gelu_of [rows, in] is given, x was GELU(gelu_of), and dx becomes the gradient of gelu_of.
   kernels::Gemm input_product(Context& ctx, View d, Rows rows, int64_t j, View dx, Write dx_write,
                               View gelu_of = {}) const;
-  // Computes the gradients of kernel and bias from d, an operand. sums: see StreamGradient.
-  void parameter_gradients(Context& ctx, View d, View x, Rows rows, View sums = {}) const;
+  // Rows of one size of images, of several in a pass.
+  struct Passed {
+    View d;  // an operand
+    View x;
+    Rows rows;
+    View sums{};  // see StreamGradient
+  };
+  // Computes the gradients of kernel and bias, slice by slice, and within a slice in the order of
+  // `all`, because the sums of a slice may not depend on the mesh.
+  void parameter_gradients(Context& ctx, std::span<const Passed> all) const;
+  void parameter_gradients(Context& ctx, View d, View x, Rows rows, View sums = {}) const {
+    const Passed one{d, x, rows, sums};
+    parameter_gradients(ctx, {&one, 1});
+  }
   // Computes these gradients for `rows` rows of x and d, both operands. Any target may be none.
   using Target = shard::GradientStore::Target;
   void parameter_gradients(Context& ctx, const Target& kernel_target, const Target& bias_target,
@@ -96,9 +110,21 @@ struct LayerNorm {
     return {ctx.make(saved, rows.count), ctx.make(saved, rows.count)};
   }
   void forward(Context& ctx, View x, Rows rows, View y, const Saved& saved) const;
-  // Fills dx.rounded and dx.sums too. dy may be f32 or of the activations' type.
+  // Rows of one size of images, of several in a pass.
+  struct Passed {
+    View dy;  // f32 or of the activations' type
+    View x;
+    Rows rows;
+    Saved saved;
+    StreamGradient dx;
+  };
+  // Fills dx.rounded and dx.sums too. Sums have the same order as in Linear::parameter_gradients.
+  void backward(Context& ctx, std::span<const Passed> all, Write dx_write) const;
   void backward(Context& ctx, View dy, View x, Rows rows, const Saved& saved,
-                const StreamGradient& dx, Write dx_write) const;
+                const StreamGradient& dx, Write dx_write) const {
+    const Passed one{dy, x, rows, saved, dx};
+    backward(ctx, {&one, 1}, dx_write);
+  }
 };
 
 // Dropout of a whole tensor with `per_example` elements an example. `name` and `layer` choose the
@@ -137,7 +163,7 @@ struct Mlp {
 
  private:
   bool drops(const Context& ctx) const { return ctx.train && dropout_rate > 0; }
-  // Applies dropout to the hidden layer h in place. All rows of an example must be there.
+  // Applies dropout to the hidden layer h in place. All rows of an example must be present.
   void drop(Context& ctx, View h, Rows rows) const;
 };
 
@@ -150,7 +176,7 @@ struct Attention {
   const char* dropout_name = "";
   int layer = 0;
   // On GPUs one product computes keys and values, and in self-attention queries too: they are
-  // columns of one matrix. They are matrices of their own if the pass is cut into slices.
+  // columns of one matrix. If the pass is cut into slices, they are separate matrices.
   struct Saved {
     View q, k, v, o, lse;
     View joined{};  // [rows, columns of q (in self-attention), k and v], or none

@@ -55,19 +55,31 @@ void Linear::backward(Context& ctx, const StreamGradient& dy, View x, Rows rows,
   parameter_gradients(ctx, d, x, rows, dy.sums);
 }
 
-void Linear::parameter_gradients(Context& ctx, View d, View x, Rows rows, View sums) const {
+void Linear::parameter_gradients(Context& ctx, std::span<const Passed> all) const {
   device::Arena::Scope scope(ctx.arena);
-  View a = ctx.gradient(kernel).view.none() ? View{} : ctx.operand(x);
-  sum_over_slices(ctx, {kernel, bias}, [&](int64_t j, const auto& t) {
-    const bool summed = !sums.none() && !t[1].view.none();
-    parameter_gradients(ctx, t[0], summed ? Target{} : t[1], rows.slice(ctx, j, d, out),
-                        rows.slice(ctx, j, a, row_of_x(ctx)), rows.size(ctx, j));
-    if (!summed) return;
-    const View b = t[1].view, sum = sums.slice(j * out, out);
-    if (t[1].write == Write::accumulate)
-      ctx.run(kernels::Add{.y = b, .a = b, .b = sum});
-    else
-      ctx.run(kernels::Copy{.y = b, .x = sum});
+  auto operand = [&](const Passed& p) {
+    return ctx.gradient(kernel).view.none() ? View{} : ctx.operand(p.x);
+  };
+  // If images have one size, as in most models, a step allocates nothing.
+  const View first = operand(all[0]);
+  std::vector<View> more;
+  for (const Passed& p : all.subspan(1)) more.push_back(operand(p));
+  sum_over_slices(ctx, {kernel, bias}, [&](int64_t j, const auto& targets) {
+    for (size_t i = 0; i < all.size(); ++i) {
+      const Passed& p = all[i];
+      auto [of_kernel, of_bias] = targets;
+      if (i > 0) of_kernel.write = of_bias.write = Write::accumulate;
+      const bool summed = !p.sums.none() && !of_bias.view.none();
+      parameter_gradients(
+          ctx, of_kernel, summed ? Target{} : of_bias, p.rows.slice(ctx, j, p.d, out),
+          p.rows.slice(ctx, j, i == 0 ? first : more[i - 1], row_of_x(ctx)), p.rows.size(ctx, j));
+      if (!summed) continue;
+      const View b = of_bias.view, sum = p.sums.slice(j * out, out);
+      if (of_bias.write == Write::accumulate)
+        ctx.run(kernels::Add{.y = b, .a = b, .b = sum});
+      else
+        ctx.run(kernels::Copy{.y = b, .x = sum});
+    }
   });
 }
 

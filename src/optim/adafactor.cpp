@@ -78,7 +78,7 @@ namespace {
 
 class Adafactor : public Method {
  public:
-  Adafactor(const shard::Fabric& fabric, const AdafactorOptions& options);
+  Adafactor(const shard::Fabric& fabric, const Chosen& chosen, const AdafactorOptions& options);
   int64_t sums(int parameter) const override;
   void sum(const Piece& piece, device::View gradient, device::View sums) override;
   void run() override;
@@ -124,14 +124,15 @@ class Adafactor : public Method {
   kernels::OpList<kernels::AdafactorUpdate> updates_;
 };
 
-Adafactor::Adafactor(const shard::Fabric& fabric, const AdafactorOptions& options)
-    : Method(fabric), options_(options), momentum_type_(options.momentum_type) {
+Adafactor::Adafactor(const shard::Fabric& fabric, const Chosen& chosen,
+                     const AdafactorOptions& options)
+    : Method(fabric, chosen), options_(options), momentum_type_(options.momentum_type) {
   const auto& parameters = fabric.layout.parameters();
   tensors_.resize(parameters.size());
   int64_t vectors = 0;
   for (size_t p = 0; p < parameters.size(); ++p) {
     Tensor& t = tensors_[p];
-    if (!trainable(int(p))) continue;
+    if (!this->chosen(int(p))) continue;
     t.factoring = factor(parameters[p].shape, options.factor_min);
     if (!t.factoring.factored) continue;
     t.offset = vectors;
@@ -142,10 +143,11 @@ Adafactor::Adafactor(const shard::Fabric& fabric, const AdafactorOptions& option
       device::Buffer(kind, fabric.ledger, "optimizer", vectors * size_of(device::DType::f32));
   factors_ =
       device::Buffer(kind, fabric.ledger, "workspace", vectors * size_of(device::DType::f32));
-  v_ = ElementState(fabric, device::DType::f32,
-                    [this](int p) { return !tensors_[size_t(p)].factoring.factored; });
+  v_ = ElementState(fabric, device::DType::f32, [this](int p) {
+    return this->chosen(p) && !tensors_[size_t(p)].factoring.factored;
+  });
   if (options.momentum > 0)
-    momentum_ = ElementState(fabric, momentum_type_, [](int) { return true; });
+    momentum_ = ElementState(fabric, momentum_type_, [this](int p) { return this->chosen(p); });
 }
 
 int64_t Adafactor::sums(int parameter) const {
@@ -205,7 +207,7 @@ void Adafactor::measure(const Piece& piece, device::View, device::View gradient,
 void Adafactor::measured(const TensorTotals& totals) {
   measured_ = true;
   for (size_t p = 0; p < tensors_.size(); ++p)
-    if (trainable(int(p)))
+    if (chosen(int(p)))
       tensors_[p].rms = {totals.of(int(p)), fabric_.layout.parameters()[p].size,
                          float(options_.clipping_threshold)};
 }
@@ -225,7 +227,7 @@ void Adafactor::update(const Piece& piece, const kernels::Update& update) {
 
 void Adafactor::list_state(std::vector<shard::TensorSlice>& out) {
   for (size_t p = 0; p < tensors_.size(); ++p) {
-    if (!trainable(int(p))) continue;
+    if (!chosen(int(p))) continue;
     const Tensor& t = tensors_[p];
     const std::string& path = fabric_.layout.parameters()[p].path;
     if (t.factoring.factored) {
@@ -249,8 +251,9 @@ void Adafactor::list_state(std::vector<shard::TensorSlice>& out) {
 
 }  // namespace
 
-std::unique_ptr<Method> AdafactorOptions::make(const shard::Fabric& fabric) const {
-  return std::make_unique<Adafactor>(fabric, *this);
+std::unique_ptr<Method> AdafactorOptions::make(const shard::Fabric& fabric,
+                                               const Chosen& chosen) const {
+  return std::make_unique<Adafactor>(fabric, chosen, *this);
 }
 
 MethodRow adafactor_row() {

@@ -21,7 +21,7 @@ struct AdafactorOptions : MethodOptions {
   void bind(config::Table& t) override;
   int64_t element_state_bytes(const std::vector<int64_t>& shape) const override;
   bool reads_gradients_once() const override { return false; }
-  std::unique_ptr<Method> make(const shard::Fabric& fabric) const override;
+  std::unique_ptr<Method> make(const shard::Fabric& fabric, const Chosen& chosen) const override;
 };
 
 // The factoring of a tensor over its two largest dimensions. The later one of equal dimensions

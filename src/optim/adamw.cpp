@@ -34,13 +34,13 @@ namespace {
 
 class Adamw : public Method {
  public:
-  Adamw(const shard::Fabric& fabric, const AdamwOptions& options)
-      : Method(fabric),
-        mu_(fabric, options.momentum_type, [](int) { return true; }),
-        nu_(fabric, device::DType::f32, [](int) { return true; }),
+  Adamw(const shard::Fabric& fabric, const Chosen& chosen, const AdamwOptions& options)
+      : Method(fabric, chosen),
+        mu_(fabric, options.momentum_type, [this](int p) { return this->chosen(p); }),
+        nu_(fabric, device::DType::f32, [this](int p) { return this->chosen(p); }),
         options_(options) {
     if (options.amsgrad)
-      nu_max_ = ElementState(fabric, device::DType::f32, [](int) { return true; });
+      nu_max_ = ElementState(fabric, device::DType::f32, [this](int p) { return this->chosen(p); });
     args_.keep1 = state_coefficient(options.b1, options.momentum_type);
     args_.add1 = float(1.0 - options.b1);
     args_.keep2 = float(options.b2);
@@ -70,7 +70,7 @@ class Adamw : public Method {
 
   void list_state(std::vector<shard::TensorSlice>& out) override {
     for (int p = 0; p < int(fabric_.layout.parameters().size()); ++p) {
-      if (!trainable(p)) continue;
+      if (!chosen(p)) continue;
       mu_.list("/optimizer/adamw/mu", p, out);
       nu_.list("/optimizer/adamw/nu", p, out);
       if (options_.amsgrad) nu_max_.list("/optimizer/adamw/nu_max", p, out);
@@ -88,8 +88,9 @@ class Adamw : public Method {
 
 }  // namespace
 
-std::unique_ptr<Method> AdamwOptions::make(const shard::Fabric& fabric) const {
-  return std::make_unique<Adamw>(fabric, *this);
+std::unique_ptr<Method> AdamwOptions::make(const shard::Fabric& fabric,
+                                           const Chosen& chosen) const {
+  return std::make_unique<Adamw>(fabric, chosen, *this);
 }
 
 MethodRow adamw_row() {

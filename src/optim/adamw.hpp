@@ -15,7 +15,7 @@ struct AdamwOptions : MethodOptions {
   bool exact_correction = false;
 
   void bind(config::Table& t) override;
-  std::unique_ptr<Method> make(const shard::Fabric& fabric) const override;
+  std::unique_ptr<Method> make(const shard::Fabric& fabric, const Chosen& chosen) const override;
 };
 
 // Returns the divisor of the moving average after `step` updates: 1 - b^step in float. The power is

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sums over whole tensors, a few doubles per tensor. They are formed per cut of a unit and added
 // over the cuts along one binary tree, neighbours first. The ranks that share the unit then add
-// theirs. The bits do not depend on which rank owns which cut.
+// their sums. The bits do not depend on which rank owns which cut.
 #pragma once
 
 #include <cstddef>
@@ -22,8 +22,8 @@ class CutSums : public TensorTotals {
   // `widths`: numbers per parameter; 0 = none.
   CutSums(const shard::Fabric& fabric, std::vector<int64_t> widths);
 
-  // `form(piece, sums)` queues the op that adds a piece to zeroed sums. `run()` runs the queued
-  // ops: those of one cut of a group's units. No two of these pieces share their sums.
+  // `form(piece, sums)` queues the op that adds a piece to zeroed sums. `run()` runs the queued ops
+  // of one cut of a group's units. No two of these pieces share their sums.
   template <class Form, class Run>
   void sum(const Pieces& pieces, Form form, Run run) {
     for (const Group& group : groups_) {
@@ -67,9 +67,9 @@ class CutSums : public TensorTotals {
   shard::Fabric fabric_;
   std::vector<int64_t> width_, offset_;  // by parameter; offset in the totals
   std::vector<Group> groups_;
-  int64_t exchanged_ = 0;  // number of leading totals, those of units with a sharded optimizer
+  int64_t exchanged_ = 0;  // leading totals: units with a sharded optimizer
   int64_t widest_ = 0, total_ = 0;
-  // slot 0 of a group lies in the totals, the others in the levels
+  // slot 0 of a group is in the totals, the others are in the levels
   device::Buffer totals_, levels_;
   base::TreeSum tree_;
 };

@@ -15,8 +15,8 @@ namespace optim {
 class ElementState {
  public:
   ElementState() = default;
-  // `keeps(parameter)`: true for the trainable tensors that have this state. Every rank's buffer is
-  // as long as that of the rank with most elements. A plan made for one rank then holds for all.
+  // `keeps(parameter)`: true for the trainable tensors that have this state. All buffers have the
+  // length that the rank with the most elements needs. A plan made for one rank then holds for all.
   ElementState(const shard::Fabric& fabric, device::DType type,
                const std::function<bool(int)>& keeps);
 

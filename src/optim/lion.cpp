@@ -21,8 +21,8 @@ namespace {
 
 class Lion : public OneState<kernels::LionUpdate> {
  public:
-  Lion(const shard::Fabric& fabric, const LionOptions& options)
-      : OneState(fabric, options.momentum_type, "lion/mu") {
+  Lion(const shard::Fabric& fabric, const Chosen& chosen, const LionOptions& options)
+      : OneState(fabric, chosen, options.momentum_type, "lion/mu") {
     args_.keep1 = float(options.b1);
     args_.add1 = float(1.0 - options.b1);
     args_.keep2 = state_coefficient(options.b2, options.momentum_type);
@@ -41,8 +41,8 @@ class Lion : public OneState<kernels::LionUpdate> {
 
 }  // namespace
 
-std::unique_ptr<Method> LionOptions::make(const shard::Fabric& fabric) const {
-  return std::make_unique<Lion>(fabric, *this);
+std::unique_ptr<Method> LionOptions::make(const shard::Fabric& fabric, const Chosen& chosen) const {
+  return std::make_unique<Lion>(fabric, chosen, *this);
 }
 
 MethodRow lion_row() {

@@ -12,7 +12,7 @@ struct LionOptions : MethodOptions {
   device::DType momentum_type = device::DType::f32;
 
   void bind(config::Table& t) override;
-  std::unique_ptr<Method> make(const shard::Fabric& fabric) const override;
+  std::unique_ptr<Method> make(const shard::Fabric& fabric, const Chosen& chosen) const override;
 };
 
 }  // namespace optim

@@ -12,6 +12,7 @@
 
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "config/table.hpp"
@@ -21,7 +22,7 @@
 
 namespace optim {
 
-// The part of one tensor that lies in one cut of a unit and that this rank owns. Sums are formed
+// The part of one tensor that is in one cut of a unit and that this rank owns. Sums are formed
 // piece by piece. A cut holds at most one piece of a tensor.
 struct Piece {
   int unit = 0, parameter = 0;
@@ -53,6 +54,9 @@ struct StepInfo {
 
   const TensorStep& of(int parameter) const { return tensors[size_t(parameter)]; }
 };
+
+// By parameter: true if a method updates the tensor, unless it is frozen.
+using Chosen = std::vector<bool>;
 
 class Method {
  public:
@@ -89,14 +93,17 @@ class Method {
   virtual void list_state(std::vector<shard::TensorSlice>& out) = 0;
 
  protected:
-  explicit Method(shard::Fabric fabric) : fabric_(fabric) {}
-  bool trainable(int parameter) const {
-    return fabric_.layout.units()[size_t(fabric_.layout.parameters()[size_t(parameter)].unit)]
-        .trained();
+  Method(shard::Fabric fabric, Chosen chosen) : fabric_(fabric), chosen_(std::move(chosen)) {}
+  // True for the tensors that this method updates. It has no state of other tensors.
+  bool chosen(int parameter) const {
+    const shard::Layout& layout = fabric_.layout;
+    return layout.units()[size_t(layout.parameters()[size_t(parameter)].unit)].trained() &&
+           chosen_[size_t(parameter)];
   }
   shard::Fabric fabric_;
 
  private:
+  Chosen chosen_;
   kernels::OpList<kernels::SquareSums> squares_;
 };
 
@@ -105,10 +112,10 @@ struct MethodOptions : config::Table::Variant {
   // Returns the bytes of state per element of a tensor of this shape. Only differences between
   // tensors matter (shard::Unit).
   virtual int64_t element_state_bytes(const std::vector<int64_t>& /*shape*/) const { return 0; }
-  // False if the optimizer reads gradients before the update. They can then have neither decay
-  // within nor a ratio (kernels::InnerDecay).
+  // False if the optimizer reads gradients before the update. Gradients can then have neither decay
+  // within them nor a ratio (kernels::InnerDecay).
   virtual bool reads_gradients_once() const { return true; }
-  virtual std::unique_ptr<Method> make(const shard::Fabric& fabric) const = 0;
+  virtual std::unique_ptr<Method> make(const shard::Fabric& fabric, const Chosen& chosen) const = 0;
 };
 
 }  // namespace optim

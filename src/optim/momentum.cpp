@@ -19,8 +19,8 @@ namespace {
 
 class Momentum : public OneState<kernels::MomentumUpdate> {
  public:
-  Momentum(const shard::Fabric& fabric, const MomentumOptions& options)
-      : OneState(fabric, options.momentum_type, "momentum/trace") {
+  Momentum(const shard::Fabric& fabric, const Chosen& chosen, const MomentumOptions& options)
+      : OneState(fabric, chosen, options.momentum_type, "momentum/trace") {
     args_.keep = state_coefficient(options.momentum, options.momentum_type);
     args_.momentum = float(options.momentum);
     args_.nesterov = options.nesterov;
@@ -38,8 +38,9 @@ class Momentum : public OneState<kernels::MomentumUpdate> {
 
 }  // namespace
 
-std::unique_ptr<Method> MomentumOptions::make(const shard::Fabric& fabric) const {
-  return std::make_unique<Momentum>(fabric, *this);
+std::unique_ptr<Method> MomentumOptions::make(const shard::Fabric& fabric,
+                                              const Chosen& chosen) const {
+  return std::make_unique<Momentum>(fabric, chosen, *this);
 }
 
 MethodRow momentum_row() {

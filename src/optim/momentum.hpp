@@ -13,7 +13,7 @@ struct MomentumOptions : MethodOptions {
   bool nesterov = false;
 
   void bind(config::Table& t) override;
-  std::unique_ptr<Method> make(const shard::Fabric& fabric) const override;
+  std::unique_ptr<Method> make(const shard::Fabric& fabric, const Chosen& chosen) const override;
 };
 
 }  // namespace optim

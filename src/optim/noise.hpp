@@ -30,7 +30,7 @@ class Noise {
 
   // Keeps the weights, adds the noise and publishes the result. Call it before a step's passes.
   void begin(int64_t step);
-  // Sets the weights to those that were kept. Publish them afterwards.
+  // Restores the weights that begin() kept. Publish them afterwards.
   void end();
 
  private:

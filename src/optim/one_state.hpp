@@ -10,13 +10,15 @@
 
 namespace optim {
 
-// `Op`: of the update, which update(piece, ...) adds to updates_.
+// `Op`: the op of an update. update(piece, ...) of the subclass adds it to updates_.
 template <class Op>
 class OneState : public Method {
  public:
-  // `name`: of the state in checkpoints, KIND/STATE.
-  OneState(const shard::Fabric& fabric, device::DType type, std::string name)
-      : Method(fabric), state_(fabric, type, [](int) { return true; }), name_(std::move(name)) {}
+  // `name`: the state's name in checkpoints, KIND/STATE.
+  OneState(const shard::Fabric& fabric, const Chosen& chosen, device::DType type, std::string name)
+      : Method(fabric, chosen),
+        state_(fabric, type, [this](int p) { return this->chosen(p); }),
+        name_(std::move(name)) {}
 
   void run() override {
     Method::run();
@@ -24,7 +26,7 @@ class OneState : public Method {
   }
   void list_state(std::vector<shard::TensorSlice>& out) override {
     for (int p = 0; p < int(fabric_.layout.parameters().size()); ++p)
-      if (trainable(p)) state_.list("/optimizer/" + name_, p, out);
+      if (chosen(p)) state_.list("/optimizer/" + name_, p, out);
   }
 
  protected:

@@ -7,6 +7,7 @@
 #include "base/narrow.hpp"
 #include "base/pattern.hpp"
 #include "kernels/clip_gradient.hpp"
+#include "optim/by_rule.hpp"
 
 namespace optim {
 
@@ -14,7 +15,23 @@ namespace {
 
 std::unique_ptr<Method> make_method(const shard::Fabric& fabric, const OptimizerOptions& options,
                                     const std::vector<ParameterPolicy>& policies) {
-  std::unique_ptr<Method> method = options.method_options().make(fabric);
+  std::vector<int> rules;  // rules whose optimizers update something; -1: [optimizer] itself
+  std::vector<int> of;     // by parameter: index of its method; frozen parameters have the first
+  for (const ParameterPolicy& policy : policies) {
+    const auto at = std::find(rules.begin(), rules.end(), policy.rule);
+    of.push_back(policy.frozen ? 0 : int(at - rules.begin()));
+    if (!policy.frozen && at == rules.end()) rules.push_back(policy.rule);
+  }
+  if (rules.empty()) rules.push_back(-1);
+  std::vector<std::unique_ptr<Method>> methods;
+  for (size_t m = 0; m < rules.size(); ++m) {
+    Chosen chosen;
+    for (const int one : of) chosen.push_back(one == int(m));
+    methods.push_back(options.method_options(rules[m]).make(fabric, chosen));
+  }
+  std::unique_ptr<Method> method = methods.size() == 1
+                                       ? std::move(methods[0])
+                                       : make_by_rule(fabric, std::move(of), std::move(methods));
   if (!options.trust) return method;
   std::vector<bool> scales;
   for (const ParameterPolicy& policy : policies) scales.push_back(policy.trust);
@@ -117,7 +134,7 @@ void Optimizer::set_scale_state(const ScaleState& state) {
   device::upload(inspection_.loss_scale().slice(0, 2), values, fabric_.queue);
 }
 
-// Returns the decision (0) or the loss scale (1): three floats in the place of two doubles, behind
+// Returns the decision (0) or the loss scale (1): three floats in the place of two doubles, after
 // the squares.
 device::View Optimizer::InspectionWords::floats(int64_t which) const {
   const device::View words =

@@ -3,21 +3,20 @@
 //
 // optim holds optimizers, schedules and the parts that they share: rules that give each parameter
 // its scales, norms, clipping, and the order of transformations. The order is big_vision's: clip by
-// the global norm, optimizer, learning rate, + weight decay, schedule, sign. PyTorch's order has
-// the decay within the gradient, and LARC's ratio there (optimizer.decay_form, optimizer.trust). A
-// rule may drop the gradient of a tensor until a step: no update, no state, no share in norms.
-// Last, rows are normalised (shard::Parameter::unit_rows). optim sees owned ranges of units and
-// logical tensors. It knows no models, batches or losses.
+// the global norm, optimizer, learning rate, + weight decay, schedule, sign. In PyTorch's order,
+// decay is added to the gradient before the optimizer, and LARC's ratio scales the gradient there
+// (optimizer.decay_form, optimizer.trust). A rule may drop the gradient of a tensor until a step:
+// no update, no state, no share in norms. Last, rows are normalised (shard::Parameter::unit_rows).
+// optim sees owned ranges of units and logical tensors. It knows no models, batches or losses.
 //
 // Use per step: inspect(step, units, loss) decides from gradients and loss how gradients are
 // clipped and if the step is applied. apply(step) updates. The decision stays on the device: if a
 // number is not finite, apply leaves weights and state unchanged. The host reads the decision from
-// report(step), which waits for that step alone. Call report before the step after the next is
-// inspected.
+// report(step), which waits for that step alone. Call report(step) before step + 2 is inspected.
 //
 // State for checkpoints, under /optimizer/KIND, and its names in big_vision's checkpoints, under
-// opt/. "1" is the position of the optimizer in the chain with clipping; it is 0 without. Counts
-// are step numbers and are not stored.
+// opt/. "1" is the position of the optimizer in the chain with clipping; it is 0 without clipping.
+// Counts are step numbers and are not stored.
 //
 //   adafactor/{v_row,v_col,v}/PATH   1/0/0/{1,2,3}/PATH, where unused ones are [1] zeros
 //   adafactor/momentum/PATH          1/0/2/1/PATH

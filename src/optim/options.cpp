@@ -39,11 +39,21 @@ void Rule::bind(config::Table& t) {
   t.key("lr_scale", lr_scale, "times learning_rate").min(0);
   t.key("schedule", schedule, "name of a [schedule.NAME] table");
   t.key("decay_schedule", decay_schedule,
-        "name of a [schedule.NAME] table that multiplies the decay; empty = that of [optimizer]");
+        "name of a [schedule.NAME] table that multiplies the decay; empty = "
+        "optimizer.decay_schedule");
   t.key("frozen", frozen, "never changes: no gradient, no optimizer state");
   t.duration("frozen_until", frozen_until,
              "until then gradients are dropped: no decay, no momentum, no share in norms");
-  t.key("trust", trust, "false: optimizer.trust leaves the gradient as it is");
+  t.key("trust", trust, "false: optimizer.trust does not scale the gradients of these parameters");
+  std::vector<std::string> kinds = methods().names();
+  kinds.insert(kinds.begin(), "same");
+  t.kind(
+      "kind", kind, method, std::move(kinds),
+      [](const std::string& name) -> std::shared_ptr<config::Table::Variant> {
+        return name == "same" ? nullptr : methods().at(name).make_options();
+      },
+      "optimizer of these parameters, with its keys in this table; same: the optimizer of "
+      "[optimizer]");
   if (match.empty() && of.empty()) t.error("match", "missing; give match, of, or both");
   if (frozen && frozen_until.set())
     t.error("frozen_until", "frozen = true holds for ever; give one of them");
@@ -106,20 +116,24 @@ void OptimizerOptions::bind(config::Table& t) {
         "no update in a step whose global gradient norm is not below this; 0 = off")
       .min(0);
   t.optional_table("trust", trust,
-                   "with this table the gradient of each tensor is scaled by a ratio of norms, "
-                   "around any optimizer but adafactor: LARC or LARS");
+                   "LARC or LARS: with this table the gradient of each tensor is scaled by a ratio "
+                   "of norms; works with any optimizer but adafactor");
   t.list("rule", rules,
          "per parameter; without rules weights named kernel or weight decay and the rest does not");
   check(t);
 }
 
 void OptimizerOptions::check(config::Table& t) const {
-  if (method && !method_options().reads_gradients_once()) {
-    const std::string why = fmt::format("{} reads gradients before its update", kind);
+  auto check_method = [&](const config::Table::Variant* options, const std::string& name) {
+    const auto* chosen = dynamic_cast<const MethodOptions*>(options);
+    if (!chosen || chosen->reads_gradients_once()) return;
+    const std::string why = fmt::format("{} reads gradients before its update", name);
     if (trust) t.error("trust", why + ", so no ratio can scale them; use another kind");
     if (decay_form == DecayForm::gradient)
       t.error("decay_form", why + "; use \"schedule\" or \"rate\"");
-  }
+  };
+  check_method(method.get(), kind);
+  for (const Rule& rule : rules) check_method(rule.method.get(), rule.kind);
   if (trust && weight_decay > 0 && decay_form != DecayForm::gradient)
     t.error("decay_form",
             "with [optimizer.trust] the decay is part of the scaled gradient: "
@@ -129,12 +143,14 @@ void OptimizerOptions::check(config::Table& t) const {
       t.error(fmt::format("rule.{}.trust", r), "there is no [optimizer.trust]");
 }
 
-const MethodOptions& OptimizerOptions::method_options() const {
-  if (method) {
-    auto* options = dynamic_cast<const MethodOptions*>(method.get());
+const MethodOptions& OptimizerOptions::method_options(int rule) const {
+  const auto& chosen = rule < 0 ? method : rules[size_t(rule)].method;
+  if (chosen) {
+    auto* options = dynamic_cast<const MethodOptions*>(chosen.get());
     CHECK(options, "optimizer options of another family");
     return *options;
   }
+  CHECK(rule < 0, "rule {} has no optimizer of its own", rule);
   if (!defaults_) defaults_ = methods().at(kind).make_options();
   return *defaults_;
 }
@@ -151,8 +167,8 @@ struct Leaf {
   }
 };
 
-// big_vision's default: leaves named kernel, but not a top-level one. PyTorch's names of weights
-// are beside it.
+// big_vision's default: leaves named kernel, but not a top-level one. Leaves with PyTorch's names
+// of weights decay, too.
 bool decays_by_default(const std::string& path, ParameterRole role) {
   const Leaf leaf(path);
   if (role != ParameterRole::weight || leaf.parent.empty()) return false;
@@ -259,12 +275,13 @@ class PolicyResolver {
     use_decay_schedule(
         policy, rule->decay_schedule.empty() ? options_.decay_schedule : rule->decay_schedule);
     policy.trust = rule->trust;
+    if (rule->method) policy.rule = int(rule - rules_.data());
     if (rule->frozen_until.set() && clock_.total_steps > 0)
       policy.frozen_steps =
           rule->frozen_until.steps(clock_.global_batch, clock_.data_size, clock_.total_steps);
   }
 
-  // A tensor without decay uses no schedule of it.
+  // A tensor without decay uses no decay schedule.
   void use_decay_schedule(ParameterPolicy& policy, const std::string& name) {
     if (name.empty() || policy.decay_scale == 0) return;
     policy.decay_schedule = schedule_index(name);
@@ -329,8 +346,8 @@ class PolicyResolver {
   const std::vector<ParameterRole>& roles_;
   const Clock& clock_;
   std::vector<std::optional<base::Pattern>>
-      patterns_;                         // by rule; none if it is no regular expression
-  std::vector<bool> matches_, reached_;  // by rule: some path; as the first one
+      patterns_;                         // by rule; none if it is not a regular expression
+  std::vector<bool> matches_, reached_;  // by rule: matches a path; is a path's first match
   std::set<std::string> used_;           // schedules of parameters that are not frozen
   std::vector<std::string> uncovered_;   // paths without a rule
   Policies out_;

@@ -19,8 +19,8 @@ namespace optim {
 // The kind of a parameter, for rules.
 enum class ParameterRole {
   weight,  // all others
-  bias,    // named bias, and no part of a norm
-  norm  // scale and bias of a norm: the names scale or weight of one dimension, and bias beside it
+  bias,    // named bias, but not part of a norm
+  norm     // of a norm: scale or weight with one dimension, and the bias beside it
 };
 inline constexpr std::pair<const char*, ParameterRole> kRoleNames[] = {
     {"weight", ParameterRole::weight},
@@ -37,10 +37,12 @@ struct Rule {
   double decay_scale = -1;  // -1: the default, 1 for kernels and 0 for the rest
   double lr_scale = 1;
   std::string schedule = "default";
-  std::string decay_schedule{};  // empty: that of [optimizer]
+  std::string decay_schedule{};  // empty: optimizer.decay_schedule
   bool frozen = false;
   config::Duration frozen_until{};
   bool trust = true;
+  std::string kind = "same";  // of the optimizer; "same": the kind of [optimizer]
+  std::shared_ptr<config::Table::Variant> method{};  // a MethodOptions; none: "same"
   void bind(config::Table& t);
   std::string pattern() const { return match.empty() ? ".*" : match; }
 };
@@ -65,7 +67,8 @@ struct OptimizerOptions {
   std::optional<TrustOptions> trust;
   std::vector<Rule> rules;
   void bind(config::Table& t);
-  const MethodOptions& method_options() const;
+  // Returns the options of the optimizer of [optimizer] (-1), or of a rule with a kind of its own.
+  const MethodOptions& method_options(int rule = -1) const;
 
  private:
   void check(config::Table& t) const;
@@ -90,8 +93,9 @@ struct ParameterPolicy {
   double decay_scale = 0;
   int schedule = 0;          // index into Policies::schedules
   int decay_schedule = -1;   // the same; -1: none
-  int64_t frozen_steps = 0;  // the gradients of so many first steps are dropped
+  int64_t frozen_steps = 0;  // number of first steps whose gradients are dropped
   bool trust = true;         // with [optimizer.trust]: scales the gradient
+  int rule = -1;             // index of the rule whose kind updates it; -1: [optimizer]
 };
 
 struct Policies {
@@ -103,8 +107,9 @@ struct Policies {
 using ScheduleTables = std::map<std::string, ScheduleOptions>;
 
 // Applies the rules to the parameters of a model. Problems: parameters that no rule covers, rules
-// that match no parameter, unknown schedules, [schedule.NAME] tables that no parameter uses. Those
-// of kind state need no rule and are frozen. Without a clock, frozen_steps are not known.
+// that match no parameter, unknown schedules, [schedule.NAME] tables that no parameter uses.
+// Parameters of kind state need no rule and are frozen. Without a clock, frozen_steps are not
+// known.
 Policies resolve_policies(const OptimizerOptions& options, const ScheduleTables& tables,
                           const std::vector<shard::Parameter>& parameters, const Clock& clock = {});
 // Resolves the policies of parameters by their paths alone.

@@ -129,7 +129,8 @@ std::shared_ptr<const PhaseShape> GammaPhase::scaled_to(double rate) const {
 
 void InverseRootPhase::bind(config::Table& t) {
   t.key("start", start, "value at w = warmup").min(0);
-  t.key("warmup", warmup, "the w from which the value is below start; 0 = start / sqrt(w)")
+  t.key("warmup", warmup,
+        "the w at which the value is start, in start * sqrt(warmup / w); 0 = start / sqrt(w)")
       .min(0)
       .max(1);
 }
@@ -152,7 +153,7 @@ void RestartPhase::bind(config::Table& t) {
         "tops lie on a cosine from start to end over the run, without factor");
 }
 double RestartPhase::at(double w) const {
-  // Restart i >= 1 is at interval + (i - 1) distance, if that lies within the run.
+  // Restart i >= 1 is at interval + (i - 1) distance, if that is within the run.
   const double distance = half ? interval : 2 * interval;
   const auto restarts = int64_t(std::ceil((1 - interval) / distance));
   int64_t last = 0;

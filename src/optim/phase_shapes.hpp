@@ -40,8 +40,8 @@ struct PolynomialPhase : PhaseShape {
   std::shared_ptr<const PhaseShape> scaled_to(double rate) const override;
 };
 
-// Values that follow each other. A batch scales the first one, and keeps the quotient of the first
-// two for all, with the published roundings.
+// A sequence of values. Scaled to a batch, value i is rate * gamma^i, where gamma is the quotient
+// of the first two values. Roundings are as published.
 struct ValuesPhase : PhaseShape {
   std::vector<double> values;
   bool per_epoch() const override { return true; }
@@ -79,7 +79,7 @@ struct InverseRootPhase : PhaseShape {
 };
 
 // Restarts every `interval`. Half waves jump from end to top; full waves rise again along the
-// cosine. The top is start times factor^restarts, or lies on a cosine over the whole run.
+// cosine. The top is start times factor^restarts, or follows a cosine over the whole run.
 struct RestartPhase : PhaseShape {
   double start = 1, end = 0, interval = 0.5, factor = 1;
   bool half = true, adaptive = false;

@@ -22,7 +22,7 @@ struct Placed {
   bool own_clock = true;
 };
 
-// Follows the published code: the last phase has what the others leave.
+// Follows the published code: the last phase has the rest of the run.
 std::function<double(double)> in_turn(std::vector<Placed> phases) {
   double others = 0;
   for (size_t i = 0; i + 1 < phases.size(); ++i) others += phases[i].length;
@@ -38,7 +38,7 @@ std::function<double(double)> in_turn(std::vector<Placed> phases) {
 }
 
 // Scales the values to the batch. The first linear phase among others is the warm-up. It starts
-// from the rate of its own batch, and is left out if that is the whole batch.
+// from the rate of warmup_batch, and is left out if warmup_batch is the whole batch.
 void scale(const AutoScale& rule, int64_t global_batch, std::vector<Placed>& phases) {
   for (Placed& phase : phases) phase.shape = phase.shape->scaled_to(rule.rate(global_batch));
   if (phases.size() == 1 || rule.warmup_batch == 0) return;
@@ -84,10 +84,9 @@ void Phase::bind(config::Table& t) {
   t.key("length", length, "share of the run; the last phase may leave it out and has the rest")
       .min(0)
       .max(1);
-  t.choice(
-      "clock", own_clock, {{"phase", true}, {"run", false}},
-      "w runs from 0 to 1 within the phase (published as rescaled), or within the run (fixed): "
-      "the curve then begins with its value at the phase's place in the run");
+  t.choice("clock", own_clock, {{"phase", true}, {"run", false}},
+           "phase: w runs from 0 to 1 within the phase (\"rescaled\" in the published code); run: "
+           "w runs so within the run (\"fixed\"), so a later phase begins inside its curve");
 }
 
 void AutoScale::bind(config::Table& t) {
@@ -98,14 +97,15 @@ void AutoScale::bind(config::Table& t) {
   t.choice("rule", root, {{"linear", false}, {"sqrt", true}},
            "times global_batch / batch, or its root");
   t.key("warmup_batch", warmup_batch,
-        "a first linear phase starts from the rate of this batch, published: of one node; from "
-        "global_batch on there is no such phase; 0 = from its own start")
+        "with several phases the first linear one, the warm-up, starts at value * warmup_batch / "
+        "batch (published: the batch of one node). It is left out if warmup_batch is at least "
+        "global_batch and it would not fall. 0 = its own start")
       .min(0)
       .unit("examples");
 }
 
 void PhasesShape::bind(config::Table& t) {
-  t.list("phase", phases, "one after the other; values that learning_rate multiplies");
+  t.list("phase", phases, "phases in order; learning_rate multiplies their values");
   t.choice("update", update,
            {{"published", Update::published}, {"step", Update::step}, {"epoch", Update::epoch}},
            "when the value changes; published: each epoch if the only phase is constant, step or "

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // [schedule.NAME] kind = "phases": the published schedules of self-supervised recipes (ssl.md 5).
-// They are values, not multipliers, as functions of w in [0, 1): the share of the run that lies
-// before the update. A schedule is one phase, or phases one after the other. All is double.
+// They are values, not multipliers, as functions of w in [0, 1): the share of the run before the
+// update. A schedule is one phase, or phases one after the other. All numbers are double.
 //
 // To add a kind of phase: a struct with its keys and its value, and a row in phases.cpp.
 #pragma once
@@ -33,7 +33,7 @@ const base::Registry<PhaseRow>& phase_rows();
 struct Phase {
   std::string kind = "constant";
   std::shared_ptr<config::Table::Variant> shape;  // a PhaseShape
-  double length = 0;                              // share of the run; 0, of the last: the rest
+  double length = 0;                              // share of the run; 0 in the last: the rest
   bool own_clock = true;  // w runs from 0 to 1 within the phase (false: within the run)
   void bind(config::Table& t);
   std::shared_ptr<const PhaseShape> curve() const;

@@ -25,8 +25,8 @@ namespace {
 
 class Rmsprop : public Method {
  public:
-  Rmsprop(const shard::Fabric& fabric, const RmspropOptions& options)
-      : Method(fabric), square_(make_state()), options_(options) {
+  Rmsprop(const shard::Fabric& fabric, const Chosen& chosen, const RmspropOptions& options)
+      : Method(fabric, chosen), square_(make_state()), options_(options) {
     if (options.momentum > 0) buffer_ = make_state();
     if (options.centered) mean_ = make_state();
     args_.divides_first = true;
@@ -50,7 +50,7 @@ class Rmsprop : public Method {
 
   void list_state(std::vector<shard::TensorSlice>& out) override {
     for (int p = 0; p < int(fabric_.layout.parameters().size()); ++p) {
-      if (!trainable(p)) continue;
+      if (!chosen(p)) continue;
       square_.list("/optimizer/rmsprop/square_avg", p, out);
       if (options_.momentum > 0) buffer_.list("/optimizer/rmsprop/momentum_buffer", p, out);
       if (options_.centered) mean_.list("/optimizer/rmsprop/grad_avg", p, out);
@@ -59,7 +59,7 @@ class Rmsprop : public Method {
 
  private:
   ElementState make_state() const {
-    return ElementState(fabric_, device::DType::f32, [](int) { return true; });
+    return ElementState(fabric_, device::DType::f32, [this](int p) { return this->chosen(p); });
   }
 
   ElementState square_, buffer_, mean_;
@@ -70,8 +70,9 @@ class Rmsprop : public Method {
 
 }  // namespace
 
-std::unique_ptr<Method> RmspropOptions::make(const shard::Fabric& fabric) const {
-  return std::make_unique<Rmsprop>(fabric, *this);
+std::unique_ptr<Method> RmspropOptions::make(const shard::Fabric& fabric,
+                                             const Chosen& chosen) const {
+  return std::make_unique<Rmsprop>(fabric, chosen, *this);
 }
 
 MethodRow rmsprop_row() {

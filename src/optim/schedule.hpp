@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Schedules: a multiplier of the update as a function of the number of updates already made (step -
-// 1). The formulas are those of big_vision's create_learning_rate_schedule, evaluated in float.
-// Warm-up and cooldown multiply the shape's value.
+// 1). The formulas are from big_vision's create_learning_rate_schedule, evaluated in float. Warm-up
+// and cooldown multiply the shape's value.
 //
 // To add a shape: a struct with its keys and its curve, and a row in schedule.cpp.
 #pragma once

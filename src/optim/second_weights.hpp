@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A second set of weights that follows the trained ones: the average of [ema], which evaluations
 // run on, or a teacher, which passes of a training step run on. A step that is applied updates it
-// after the weights, on the device. A step that is not applied leaves it unchanged. An update
-// before a step, by the weights of the step before, is the same: no pass runs between the two.
+// after the weights, on the device. A step that is not applied leaves it unchanged. An update just
+// before the next step would be the same, because no pass runs in between.
 //
 // It has the weights' layout, and each rank keeps the elements that it owns. Replicated parameters
 // also have a buffer for the whole. A teacher can have state tensors of its own, such as running
@@ -30,7 +30,7 @@ class SecondWeights {
     std::string root;  // of its names in checkpoints: "/ema/"
     // Returns the share that the update at a step keeps; nothing: the step makes no update.
     std::function<std::optional<float>(int64_t step)> keep;
-    // Chooses the units of trained and state tensors that it has itself.
+    // Returns true for a unit that these weights store themselves.
     std::function<bool(const shard::Unit&)> owns;
     int prefetch = 0;  // units gathered ahead of use
     // True: rows that the optimizer brings to unit length have unit length here, too.
@@ -39,9 +39,9 @@ class SecondWeights {
   // `first`: the trained weights, which must outlive this object.
   SecondWeights(shard::Fabric fabric, Options options, const shard::WeightStore& first);
 
-  // Sets all of it to the trained weights. Call it at the start, and when these were replaced.
+  // Copies the trained weights. Call it at the start, and after the trained weights were replaced.
   void start();
-  // Sets the next values of its states to the present ones. Call it before the passes of a step.
+  // Sets the next values of its states to the current ones. Call it before the passes of a step.
   void begin_step();
   // Call it after the update of `step`; `decided`: Optimizer::decision().
   void update(int64_t step, device::View decided);
@@ -49,7 +49,7 @@ class SecondWeights {
   shard::WeightStore& weights();
   // Returns null if it has no states of its own.
   shard::StateStore* states() { return states_.get(); }
-  // Returns the store as it is, for stores that read it. weights() comes first.
+  // Returns the store without gathering, for stores that read it. Call weights() first.
   const shard::WeightStore& store() const { return second_; }
   // Call it after a restore has filled the listed tensors.
   void changed() { gathered_ = false; }

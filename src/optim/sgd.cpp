@@ -11,7 +11,8 @@ void SgdOptions::bind(config::Table& t) {
   t.key("momentum", momentum, "share of the momentum that each update keeps; 0 = no state")
       .min(0)
       .max(1);
-  t.key("dampening", dampening, "share of the gradient that momentum leaves out after its first")
+  t.key("dampening", dampening,
+        "share of the gradient that is not added to the momentum; the first update adds all")
       .min(0)
       .max(1);
   t.key("nesterov", nesterov, "look one step ahead along the momentum");
@@ -23,7 +24,7 @@ namespace {
 
 class Sgd : public Method {
  public:
-  explicit Sgd(const shard::Fabric& fabric) : Method(fabric) {}
+  Sgd(const shard::Fabric& fabric, const Chosen& chosen) : Method(fabric, chosen) {}
   void update(const Piece&, const kernels::Update& update) override { updates_.add({update}); }
   void run() override {
     Method::run();
@@ -38,8 +39,8 @@ class Sgd : public Method {
 // The first gradient of a tensor is its first momentum, undampened.
 class SgdWithMomentum : public OneState<kernels::MomentumUpdate> {
  public:
-  SgdWithMomentum(const shard::Fabric& fabric, const SgdOptions& options)
-      : OneState(fabric, device::DType::f32, "sgd/trace"), options_(options) {}
+  SgdWithMomentum(const shard::Fabric& fabric, const Chosen& chosen, const SgdOptions& options)
+      : OneState(fabric, chosen, device::DType::f32, "sgd/trace"), options_(options) {}
 
   void begin_step(const StepInfo& info, const TensorTotals&) override { info_ = info; }
   void update(const Piece& piece, const kernels::Update& update) override {
@@ -59,9 +60,9 @@ class SgdWithMomentum : public OneState<kernels::MomentumUpdate> {
 
 }  // namespace
 
-std::unique_ptr<Method> SgdOptions::make(const shard::Fabric& fabric) const {
-  if (momentum > 0) return std::make_unique<SgdWithMomentum>(fabric, *this);
-  return std::make_unique<Sgd>(fabric);
+std::unique_ptr<Method> SgdOptions::make(const shard::Fabric& fabric, const Chosen& chosen) const {
+  if (momentum > 0) return std::make_unique<SgdWithMomentum>(fabric, chosen, *this);
+  return std::make_unique<Sgd>(fabric, chosen);
 }
 
 MethodRow sgd_row() {

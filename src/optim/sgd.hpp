@@ -11,7 +11,7 @@ struct SgdOptions : MethodOptions {
   double momentum = 0, dampening = 0;
   bool nesterov = false;
   void bind(config::Table& t) override;
-  std::unique_ptr<Method> make(const shard::Fabric& fabric) const override;
+  std::unique_ptr<Method> make(const shard::Fabric& fabric, const Chosen& chosen) const override;
 };
 
 }  // namespace optim

@@ -24,7 +24,7 @@ class TrustMethod : public Method {
  public:
   TrustMethod(const shard::Fabric& fabric, const TrustOptions& options, std::vector<bool> scales,
               std::unique_ptr<Method> inner)
-      : Method(fabric),
+      : Method(fabric, scales),
         options_(options),
         scales_(std::move(scales)),
         inner_(std::move(inner)),

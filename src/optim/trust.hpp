@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // LARC and LARS (ssl.md 4) around any optimizer that reads gradients once: the gradient of each
 // tensor, with its weight decay, is scaled by a ratio of the norms of weights and gradient. The
-// momentum of the optimizer inside is that of scaled gradients.
+// inner optimizer's momentum is computed from the scaled gradients.
 #pragma once
 
 #include <memory>
@@ -20,7 +20,7 @@ struct TrustOptions {
   void bind(config::Table& t);
 };
 
-// `scales`, by parameter: false = the tensor keeps its gradient, with decay within.
+// `scales`, by parameter: false = the gradient of the tensor, decay included, is not scaled.
 std::unique_ptr<Method> make_trust(const shard::Fabric& fabric, const TrustOptions& options,
                                    const std::vector<bool>& scales, std::unique_ptr<Method> inner);
 

@@ -62,7 +62,7 @@ double value_of(const MetricValues& values, std::string_view name) {
 
 constexpr std::string_view kPrefix = "events.out.tfevents.";
 
-// Returns the path of the file behind those in the folder.
+// Returns the path of the next file in the folder.
 std::string next_file(const std::string& folder) {
   int64_t newest = 0;
   for (const std::string& name : io::list_directory(folder)) {
@@ -111,7 +111,7 @@ void Summary::histogram(const std::string& tag, const MetricValues& values) {
   std::vector<double> limits, counts;
   for (const Bucket& bucket : buckets_of(values)) {
     const BucketRange range = range_of(bucket.number);
-    // A bucket begins at the limit before it, the first one at the least value.
+    // Each bucket begins at the previous limit, and the first one at the least value.
     if (!limits.empty() && limits.back() < range.low) {
       limits.push_back(range.low);
       counts.push_back(0);

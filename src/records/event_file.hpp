@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Event files of TensorBoard: records of the messages Event and Summary, in the form of TFRecord.
-// Only the fields that are written have a place here.
+// Only the fields that this program writes are supported.
 //
 //   RUN/tensorboard/events.out.tfevents.0000000003      one file per attempt, in their order
 //
-// The first record says the version. The second one begins a session at a step: a reader then drops
-// what earlier files have from that step on. A killed job may leave a torn record at the end of its
-// file. Readers stop there and go on with the next file.
+// The first record holds the version. The second one begins a session at a step. A reader then
+// drops the events of earlier files from that step on. A killed job may leave a torn record at the
+// end of its file. Readers stop there and go on with the next file.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@
 
 namespace records {
 
-// CRC-32C, and the form of it that records hold.
+// CRC-32C, and the masked form that records store.
 uint32_t crc32c(std::string_view bytes);
 uint32_t masked_crc32c(std::string_view bytes);
 // Length, its checksum, the bytes, their checksum.
@@ -43,8 +43,7 @@ class Summary {
 
 class EventFile {
  public:
-  // Begins a new file behind those in the folder, with a session that replaces all events from
-  // `step` on.
+  // Begins the folder's next file, with a session that replaces all events from `step` on.
   EventFile(const std::string& folder, int64_t step);
   void write(int64_t step, const Summary& summary);
   // Makes sure that events are on the disk. Begins the file again if it was removed.

@@ -89,7 +89,8 @@ void LookRule::bind(config::Table& t) {
         "\"updates\": how weights change; \"activations\": outputs of blocks")
       .one_of(looked_names())
       .on_resume(OnResume::may_change);
-  t.key("every_steps", every_steps, "besides the first and the last step of the run")
+  t.key("every_steps", every_steps,
+        "steps between two measurements; also at the first and the last step of the run")
       .min(1)
       .unit("steps")
       .on_resume(OnResume::may_change);
@@ -121,17 +122,18 @@ bool LogOptions::wants_memory(int64_t step) const {
 void LogOptions::bind(config::Table& t) {
   using config::OnResume;
   t.key("console_every_steps", console_every_steps,
-        "lines on the console, besides the first steps and the last")
+        "steps between two console lines; the first steps and the last one always have a line")
       .min(1)
       .unit("steps")
       .on_resume(OnResume::may_change);
-  t.key("console_first_steps", console_first_steps, "steps of a run that all have such a line")
+  t.key("console_first_steps", console_first_steps,
+        "number of first steps that all have a console line")
       .min(0)
       .unit("steps")
       .on_resume(OnResume::may_change);
   t.key("console_window", console_window,
-        "the measures on the console, such as the loss, are medians over so many of the last "
-        "steps; 1 = those of the step. Files always hold the values of each step")
+        "the console shows the median of each measure, such as the loss, over this many last "
+        "steps; 1 = the value of the step. Files always hold the values of each step")
       .min(1)
       .max(100000)
       .unit("steps")
@@ -142,8 +144,8 @@ void LogOptions::bind(config::Table& t) {
       .unit("steps")
       .on_resume(OnResume::may_change);
   t.key("flush_s", flush_s,
-        "time between flushes: a machine that dies loses at most this much of metrics.jsonl; also "
-        "the age that metrics.h5 may have")
+        "time between flushes. If a machine dies, at most this much of metrics.jsonl is lost; "
+        "metrics.h5 is rewritten at most once in this time")
       .min(0)
       .unit("s")
       .on_resume(OnResume::may_change);
@@ -156,9 +158,9 @@ void LogOptions::bind(config::Table& t) {
         "of the step that ends it")
       .on_resume(OnResume::may_change);
   t.choice("level", level, base::log::kLevelNames,
-           "lines about the work of each component: warning: none but warnings; info: steps, "
-           "evaluations, checkpoints; debug and trace: what else is done, for people who look for "
-           "a fault. Lines about the start and the end of a run are always there")
+           "lines about the work of the components: warning: only warnings; info: steps, "
+           "evaluations, checkpoints; debug and trace: details for finding faults. Lines about the "
+           "start and the end of a run are always written")
       .on_resume(OnResume::may_change);
   t.key(
        "levels", levels,
@@ -181,8 +183,8 @@ void LogOptions::bind(config::Table& t) {
         "TensorBoard reads them")
       .on_resume(OnResume::may_change);
   t.list("histograms", histograms,
-         "count how large the values of tensors are, for metrics.h5 and the report page. A step "
-         "that is looked at takes longer; its bits are the same");
+         "count the values of tensors by size, for metrics.h5 and the report page. A step with "
+         "counts takes longer; its bits are the same");
   t.list("rms", rms, "root mean squares of tensors, in the same way");
 }
 

@@ -13,7 +13,7 @@
 
 namespace records {
 
-// What is looked at within a step.
+// The tensors whose statistics a step can log.
 enum class Looked { weights, gradients, updates, activations };
 inline constexpr std::pair<const char*, Looked> kLookedNames[] = {
     {"weights", Looked::weights},
@@ -40,7 +40,7 @@ struct LogOptions {
   std::vector<int64_t> memory_steps;
   std::vector<LookRule> histograms, rms;
   void bind(config::Table& t);
-  // Checks that each regular expression matches a parameter, or a block if it is about activations.
+  // Checks that each regular expression matches a parameter, or a block for activations.
   void check_paths(config::Deck& deck, const std::vector<std::string>& parameters,
                    const std::vector<std::string>& blocks) const;
   void set_levels() const;  // of this process's log

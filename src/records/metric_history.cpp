@@ -23,8 +23,8 @@ int64_t attempt_of(const MetricValues& start) {
   return 1;
 }
 
-// True if an attempt that began at `start` wrote a row of this step anew, or abandoned the row. A
-// run that begins anew evaluates at step 0 again.
+// True if an attempt that began at `start` wrote a row of this step again, or abandoned the row.
+// A run that starts over evaluates at step 0 again.
 bool goes_before(int64_t start, int64_t step) { return start < step || start == 0; }
 
 // Returns the attempt that wrote a row, by the steps at which attempts began.
@@ -120,9 +120,9 @@ bool has_same_row(const MetricGroups& groups, const MetricRow& row) {
   return values == std::map<std::string, double>(there.begin(), there.end());
 }
 
-// Decides about a row of metrics.jsonl after the start of an attempt that only metrics.h5 has.
-// Either the start line is lost and the row is that attempt's, or metrics.jsonl is an older copy
-// and the attempt abandoned the row.
+// Decides about a row of metrics.jsonl that comes after an attempt's start, if only metrics.h5
+// has that start. Either the start line is lost and the row is that attempt's, or metrics.jsonl
+// is an older copy and the attempt abandoned the row.
 void settle(Entry& e, const MetricGroups& groups, const Starts& of_h5, const Starts& of_jsonl,
             bool lost_lines) {
   bool open = false;

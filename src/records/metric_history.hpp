@@ -26,7 +26,7 @@ struct MetricHistory {
     bool torn = false;   // the last line, without its end: a crash cut it
   };
   std::vector<Entry> entries;  // in the order of writing
-  std::vector<NoRow> no_rows;  // lines of metrics.jsonl that are no rows
+  std::vector<NoRow> no_rows;  // lines of metrics.jsonl that are not rows
   std::string text;            // content of metrics.jsonl as it was found
   int64_t last_attempt = 0;
 };

@@ -21,7 +21,7 @@ Json number(double value) {
   return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
 }
 
-// Returns a row's numbers. Other values belong to the row itself.
+// Returns a row's numbers. Its other values (kind, step, ...) identify the row.
 MetricValues values_of(const Json& row) {
   MetricValues values;
   for (const auto& [name, value] : row.items()) {
@@ -48,7 +48,7 @@ std::string group_of(const Json& row) {
   return kind == "train" || kind == "start" ? "/" + kind : "";
 }
 
-// Returns what a line says of its row's group.
+// Returns the keys of a line that name the row's group.
 Json head_of(const std::string& group) {
   if (group.starts_with(kEvalPrefix))
     return {{"kind", "eval"}, {"eval", group.substr(kEvalPrefix.size())}};

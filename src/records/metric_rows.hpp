@@ -25,8 +25,8 @@ inline const char* const kStartRows = "/start";
 std::string eval_rows(const std::string& evaluator);
 
 std::string line_of(const MetricRow& row);                        // one JSON object and "\n"
-std::optional<MetricRow> metric_row_of(const std::string& line);  // nothing if the line is no row
-// Returns the line with the attempt that wrote it, for metrics.abandoned.jsonl.
+std::optional<MetricRow> metric_row_of(const std::string& line);  // nothing: not a row
+// Adds the attempt that wrote the line, for metrics.abandoned.jsonl.
 std::string line_with_attempt(const std::string& line, int64_t attempt);
 
 // All rows of one group. A value that was not measured is NaN.

@@ -112,19 +112,19 @@ std::vector<MetricInfo> step_metrics() {
        "are numbered"},
       {"ms", "ms", "wall time of the step"},
       {"data_ms", "ms",
-       "part of ms at rank 0: the host waits for data; with a GPU for the next step's, while it "
-       "may "
-       "be computing"},
+       "part of ms at rank 0 spent waiting for data (on a GPU: for the next step's data, while the "
+       "GPU may still compute)"},
       {"comm_ms", "ms",
        "part of ms: the host waits for exchanges that computing did not hide, and for other ranks; "
        "NCCL's, which run on the GPU, are in compute_ms"},
       {"compute_ms", "ms", "part of ms: the rest"},
       {"data_mean_ms", "ms",
-       "wait for data per step, mean over ranks and the newest window of steps, in the first row "
-       "after it; one rank has none"},
+       "wait for data per step: mean over all ranks in the newest window of steps, in the first "
+       "row after the window; absent with one rank"},
       {"data_max_ms", "ms", "the same, of the rank that waited longest"},
       {"slow_rank", "1",
-       "rank that made the others wait in a window since the row before; -1: none, or all alike"},
+       "rank that made the others wait, in a window since the previous row; -1: no rank, or all "
+       "ranks alike"},
       {"slow_ms", "ms", "what a step of that window would save without it"},
       {"slow_phase", "1",
        "what made it slow: 1 input, 2 computing, 3 exchange, 4 saving, 5 machine; 0: nothing"},
@@ -136,8 +136,8 @@ std::vector<MetricInfo> step_metrics() {
        "model FLOPs of the step over its time and the dense peak of all devices (GPUs: data sheet "
        "or profile.peak_tflops; CPUs: measured); NaN: no peak is known"},
       {"hfu", "1",
-       "as mfu, for the products that ran: repeated products count twice, rows left out do not "
-       "count"},
+       "like mfu, but from the products that ran: recomputed products count twice, skipped rows do "
+       "not count"},
       {"examples_seen", "examples", "since step 0; [D]: of data set D of a mixture"},
       {"epoch", "epochs",
        "examples seen over the size of the training set (of a mixture: of all its data sets "
@@ -152,8 +152,8 @@ std::vector<MetricInfo> step_metrics() {
        "of this step's batch, replaced because they cannot be used (loader.on_bad_sample)"},
       {"progress", "1", "step over total steps"},
       {"goodput", "1",
-       "time of training steps that count over the job time of all attempts, which is without the "
-       "time between them"},
+       "time of the training steps that were kept over the job time of all attempts, without the "
+       "time between attempts"},
       {"core_hours", "h",
        "job time times compute threads of all ranks, all attempts; [D]: job time on devices of "
        "kind "
@@ -168,8 +168,8 @@ std::vector<MetricInfo> step_metrics() {
       {"attention_products", "1", "those by products of cuBLASLt (f32 and tf32)"},
       {"attention_own", "1", "those by this program's kernels, which are slower"},
       {"fallbacks", "1",
-       "calls in this step that ran in a slower way because a library refused what was asked; the "
-       "log names each shape once"},
+       "calls in this step that took a slower path because a library refused the request; the log "
+       "names each shape once"},
       {"first_step_s", "s", "wall time of this attempt's first step, in its first row"},
       {"uptime_s", "s", "since this attempt began"},
   };
@@ -191,10 +191,11 @@ const std::vector<MetricInfo>& eval_metrics() {
       {"attempt", "1", "number of this start of the run, from 1"},
       {"time", "s", "since 1970-01-01 UTC"},
       {"killed", "1", "1: the attempt before this one was killed: it ended without a report"},
-      {"exit_before", "1", "exit code of the start of the program before; -1: it had none"},
-      {"idle_s", "s", "between the last sign of the start before and the beginning of this one"},
+      {"exit_before", "1", "exit code of the program's previous start; -1: it left none"},
+      {"idle_s", "s",
+       "time between the last sign of life of the previous start and the beginning of this one"},
       {"redone_s", "s",
-       "what starts before spent after the checkpoint that this attempt goes on from"},
+       "time that earlier starts spent after the checkpoint from which this attempt continues"},
       {"num_params", "elements", "parameters of the model, frozen ones included"},
       {"init_s", "s", "this attempt's time to build the model, its stores and its plan of memory"},
       {"host_total_mib", "MiB", "memory of rank 0's node"},
@@ -259,8 +260,8 @@ void Metrics::note_uptime(const MetricRow& row, int64_t attempt) {
     if (name == "uptime_s") last_uptime_s_[attempt] = std::max(last_uptime_s_[attempt], value);
 }
 
-// Separates the rows of earlier attempts into those up to the restored step, which stay, and those
-// after it.
+// Keeps the rows of earlier attempts up to the restored step. Later rows move to the abandoned
+// file.
 void Metrics::load(int64_t restored_step) {
   const std::string path = directory_ + "/metrics.jsonl",
                     abandoned_path = directory_ + "/metrics.abandoned.jsonl";
@@ -272,7 +273,7 @@ void Metrics::load(int64_t restored_step) {
   for (const MetricHistory::Entry& e : history.entries) {
     const bool start = e.row.group == kStartRows;
     note_uptime(e.row, e.attempt);
-    // A run that begins anew evaluates at step 0 again.
+    // A run that starts over evaluates at step 0 again.
     if (!start && (e.left || e.row.step > restored_step || restored_step == 0)) {
       moved +=
           abandoned.add(attempts_row_id(e.row, e.attempt), line_with_attempt(e.line, e.attempt));

@@ -10,8 +10,8 @@
 //                             that was not measured is absent.
 //                             Rows about tensors: tensor_rows.hpp
 //   metrics.abandoned.jsonl   rows after the step from which a later attempt continued, with their
-//                             attempt, and lines that are no rows. A whole file that is in the way
-//                             becomes metrics.abandoned.other.jsonl or .h5
+//                             attempt, and lines that are not rows. A whole file that is in the
+//                             way becomes metrics.abandoned.other.jsonl or .h5
 //   metrics.h5                the rows as columns of equal length: /train/{step,loss,...},
 //                             /eval/NAME/{step,...}, /start/...; NaN if not measured, attributes
 //                             unit and doc, "~" for "/" in names. Attributes of
@@ -20,8 +20,8 @@
 // Each start reads the rows of both files (metric_history.hpp). If a file is removed, replaced or
 // cut while the job writes, the next flush notices it and writes the file again from memory.
 //
-// metrics.h5 is written anew under a temporary name and renamed, at most once per flush_s and for
-// at most 1/200 of the time. HDF5's SWMR mode is no alternative: while a writer has such a file
+// metrics.h5 is rewritten under a temporary name and renamed, at most once per flush_s and for at
+// most 1/200 of the time. HDF5's SWMR mode is not an alternative: while a writer has such a file
 // open, or after a writer was killed, a plain h5py.File(path) refuses it. Network file systems do
 // not give SWMR the write order it needs either. A renamed file can always be read.
 #pragma once
@@ -40,7 +40,7 @@
 namespace records {
 
 // The training loop's own metrics have a row in one of these lists; models and evaluators declare
-// theirs. NAME also stands for NAME followed by digits and for NAME[anything].
+// theirs. NAME also covers NAME followed by digits, and NAME[anything].
 struct MetricInfo {
   std::string name, unit, doc;
 };
@@ -56,11 +56,10 @@ class Metrics {
  public:
   using Row = MetricValues;
 
-  // Removes from both files the rows after the step that the run continues from (0: from the
-  // beginning), and lines that are no rows. They move to the abandoned files. `attempt` counts
-  // starts; the larger number of the argument and the files wins. With `writes` = false (all ranks
-  // but 0) every call does nothing. `killed`: the attempt before was killed. `about`: further
-  // values of the start row.
+  // Moves the rows after the step that the run continues from (0: from the beginning), and lines
+  // that are not rows, to the abandoned files. `attempt` counts starts; the larger number of the
+  // argument and the files wins. With `writes` = false (all ranks but 0) every call does nothing.
+  // `killed`: the attempt before was killed. `about`: further values of the start row.
   Metrics(const std::string& directory, int64_t restored_step, int64_t attempt, bool writes,
           const LogOptions& options, bool killed = false, DeclaredMetrics declared = {},
           const Row& about = {});
@@ -71,7 +70,7 @@ class Metrics {
   void eval_row(const std::string& evaluator, int64_t step, const Row& values);
   // A row about tensors (tensor_rows.hpp).
   void tensor_row(const std::string& group, int64_t step, const Row& values);
-  // Tells of every such row from now on, on the rank that writes.
+  // Calls `listener` for every row from now on, on the rank that writes.
   using Listener = std::function<void(const std::string& group, int64_t step, const Row& values)>;
   void tell_rows(Listener listener) { listener_ = std::move(listener); }
   void set_text(const std::string& name, const std::string& text);  // root attribute of metrics.h5

@@ -95,12 +95,12 @@ RowFile::RowFile(comm::Comm& world, RowPlan plan) : world_(world), plan_(std::mo
   });
 }
 
-// Rank 0 alone. A job of other settings changes nothing that another job wrote.
+// Only rank 0 calls. A job with other settings changes nothing that another job wrote.
 void RowFile::begin() {
   if ((complete_ = is_complete())) {
     done_ = plan_.rows;
     layout_.bytes = io::File(plan_.path, io::File::Mode::read).size();
-    io::remove_file(progress_path());  // the job before may have ended just now
+    io::remove_file(progress_path());  // left by a job that ended right after the rename
     return;
   }
   io::make_directories(io::parent_of(plan_.path));
@@ -118,7 +118,7 @@ void RowFile::begin() {
   if (!resume()) create();
 }
 
-// True if the file is there and complete. Throws if it is not this plan's.
+// True if the complete file exists. Throws if another plan wrote it.
 bool RowFile::is_complete() const {
   if (!io::exists(plan_.path)) return false;
   std::string was;
@@ -140,7 +140,7 @@ bool RowFile::is_complete() const {
   return true;
 }
 
-// Opens the unfinished file of a job before. Returns false if there is none.
+// Opens the unfinished file of an earlier job. Returns false if there is none.
 bool RowFile::resume() {
   if (!io::exists(progress_path()) || file_.size() == 0) return false;
   const std::string text = io::read_file(progress_path());
@@ -223,7 +223,7 @@ std::string RowFile::made_from() const {
   return Json(plan_.made_from).dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-// Compares with the text of an earlier job. Returns a line for each key that differs.
+// Compares made_from with the text of an earlier job. Returns a line for each key that differs.
 std::string RowFile::differences(const std::string& was) const {
   const Json before = Json::parse(was, nullptr, false);
   if (!before.is_object()) return "\n  its /made_from is damaged";
@@ -242,7 +242,7 @@ std::string RowFile::differences(const std::string& was) const {
   return out;
 }
 
-// Rank 0 alone. The rows are on disk.
+// Only rank 0 calls, once the rows are on disk.
 void RowFile::record(int64_t rows) {
   const std::string slot = slot_text(rows);
   progress_.file.write_at(slot.data(), kSlotBytes,

@@ -55,16 +55,16 @@ struct RowBlock {
 class RowFile {
  public:
   // Makes the file, or opens an unfinished one to continue. All ranks call, and all throw the same
-  // Error: Exit::config if the place holds something else, or a file of another plan, or a file
-  // that another job writes; Exit::checkpoint if the disk is to blame. Rank 0 holds a lock until
-  // the object is destroyed.
+  // Error: Exit::config if the path holds another plan's file, some other file, or a file that
+  // another job is writing; Exit::checkpoint if the disk fails. Rank 0 holds a lock until the
+  // object is destroyed.
   RowFile(comm::Comm& world, RowPlan plan);
 
   int64_t done() const { return done_; }  // rows [0, done) are on disk
   bool complete() const { return complete_; }
   int64_t bytes() const { return layout_.bytes; }
-  // Writes this rank's rows in another thread. Waits for the rows of the call before. `end`: with
-  // this call and the earlier ones the ranks have given all rows [0, end). All ranks call.
+  // Writes this rank's rows in another thread. Waits for the rows of the previous call. `end`:
+  // with this call and the earlier ones the ranks have given all rows [0, end). All ranks call.
   void write(RowBlock block, int64_t end);
   // Waits until all rows that were given are on disk and recorded. All ranks call.
   void settle();
@@ -100,7 +100,7 @@ class RowFile {
   bool complete_ = false, busy_ = false;
   io::File file_;
   Progress progress_;
-  RowBlock block_;       // that the worker writes
+  RowBlock block_;       // what the worker writes
   comm::Worker worker_;  // declared last, so it ends before the members that its work uses
 };
 

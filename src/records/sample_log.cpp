@@ -9,7 +9,7 @@ namespace records {
 
 namespace {
 
-// Steps on a full disk, which may be many: 64 MiB hold a million examples.
+// Bytes that wait while the disk is full, maybe for many steps: 64 MiB hold a million examples.
 constexpr int64_t kMostWaiting = int64_t{64} << 20;
 
 std::string prefix_of(int64_t from) { return fmt::format("from{:010}", from); }

@@ -3,7 +3,7 @@
 //   RUN/logs/samples/from0000000400.rank00002.tsv     of the attempt that continued from step 400
 //       step <tab> position in the stream <tab> data set <tab> key of the sample (a substitute's
 //       own)
-// If a step was done again, the attempt counts that continued from the latest step before it. So
+// If several attempts did a step, the one that continued from the latest earlier step counts. So
 // when the run goes back, the files of attempts that continued from later steps are removed.
 #pragma once
 

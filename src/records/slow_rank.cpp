@@ -7,14 +7,14 @@
 namespace records {
 namespace {
 
-constexpr double kLeastShare = 0.1;    // of a step: what a slow rank costs at least
-constexpr double kCarefulShare = 0.2;  // the same where less is known
+constexpr double kLeastShare = 0.1;    // of a step: the least cost of a slow rank
+constexpr double kCarefulShare = 0.2;  // the same if less is known
 constexpr double kLeastStep_s = 2e-3;  // per step
 constexpr double kDeviations = 5;      // of the noise
 constexpr double kExplains = 0.5;      // of the lost time: what a cause must explain
 constexpr double kSavingShare = 0.1;   // of the window: syncs that slow all ranks alike
 constexpr size_t kMostNoise = 16;      // windows whose noise counts
-constexpr size_t kLeastNoise = 4;      // differences of windows that tell the noise over time
+constexpr size_t kLeastNoise = 4;      // changes between windows, to estimate the noise over time
 constexpr size_t kRecent = 8;          // windows that decide between once and chronic
 constexpr size_t kLeastRecent = 4;
 constexpr double kChronicShare = 0.75;  // of those windows
@@ -32,7 +32,8 @@ double quantile(Values values, double share) {
 double median(const Values& values) { return quantile(values, 0.5); }
 
 // What counts as waiting for other ranks. A rank without CPU loses much of its time within its
-// waits, because it cannot even notice that they are over. That time is its own.
+// waits, because it cannot even notice that they are over. That time does not count as waiting
+// for others.
 enum class Waiting { measured, without_stolen };
 
 double waited_s(const RankWindow& r, Waiting waiting) {
@@ -59,19 +60,20 @@ double lead(const Window& window, size_t rank, Waiting waiting) {
          double(window.steps);
 }
 
-// Estimates the deviation of the other ranks' waits per step. Fewer than three say nothing.
+// Estimates the deviation of the other ranks' waits per step. Returns 0 for fewer than three.
 double noise_of_ranks(const Window& window, size_t rank, Waiting waiting) {
   Values waits = waits_of_others(window, rank, waiting);
   if (waits.size() < 3) return 0;
   const double middle = median(waits);
   for (double& w : waits) w = std::abs(w - middle);
-  // Half the values are within 0.67 deviations. Of three or four values one is always near.
+  // Half the values are within 0.67 deviations. Of three or four values, one is always near the
+  // median.
   return quantile(waits, waits.size() < 6 ? 0.75 : 0.5) / 0.67 / double(window.steps);
 }
 
 // Estimates the deviation of this rank's lead from window to window by the lower quarter of its
-// changes, so that being slow now and then is no noise. Changes over two windows count, too, for a
-// rank that is slow in every second one. Returns a negative value where it is not known yet.
+// changes, so that occasional slowness is not taken for noise. Changes over two windows count, too,
+// for a rank that is slow in every second one. Returns a negative value where it is not known yet.
 double noise_over_time(std::span<const Window> windows, size_t rank, Waiting waiting) {
   if (windows.size() > kMostNoise) windows = windows.last(kMostNoise);
   Values leads;
@@ -97,8 +99,8 @@ struct Found {
   std::vector<bool> slow;  // by rank
 };
 
-// True if a value of the slow rank is so much larger than that of the others that it explains most
-// of what the rank lost.
+// True if the slow rank's value exceeds the others' by so much that it explains most of the lost
+// time.
 bool explains(const Window& window, const Found& found, double RankWindow::*value) {
   const auto rank = size_t(found.rank);
   const double others =

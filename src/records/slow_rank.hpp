@@ -14,8 +14,8 @@
 
 namespace records {
 
-// What one rank measured in a window of steps. All values are seconds of the window; those that
-// are no part of the main thread's time say so.
+// The times of one rank in a window of steps, in seconds. A comment says which of them are not part
+// of the main thread's time.
 struct RankWindow {
   double wait_s = 0;     // waits in exchanges and agreements
   double data_s = 0;     // waits for data and prepares inputs
@@ -46,7 +46,7 @@ struct SlowVerdict {
   int also = 0;          // further ranks of this host that are slow, too
   bool chronic = false;  // it was slow in most of the newest windows; false: once
   double step_s = 0;     // mean time of a step in the window
-  double without_s = 0;  // what it would be without this rank and those of its host that are slow
+  double without_s = 0;  // estimate without this rank and its host's other slow ranks
 };
 
 // The windows that judge() looks at; older ones change nothing.

@@ -100,9 +100,9 @@ class Buffer {
 
  private:
   const TracedThread thread_;
-  Chunk* first_;  // of the taker
+  Chunk* first_;  // the taker's
   size_t taken_ = 0;
-  Chunk* last_;  // of the thread
+  Chunk* last_;  // the thread's
   std::atomic<int64_t> chunks_{1};
   std::atomic<Chunk*> spare_{nullptr};
 };
@@ -168,7 +168,7 @@ void take_spans(const TakeSpans& take) {
   }
   std::vector<std::shared_ptr<Buffer>> ended;
   for (const std::shared_ptr<Buffer>& buffer : all) {
-    // Read first: all spans of a thread that has ended are there.
+    // Read before taking: a thread that has ended has already added all its spans.
     if (buffer->thread_ended) ended.push_back(buffer);
     buffer->take(take);
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Collects the spans and exchanges of all threads of this process for a trace. A thread that ends a
-// span writes it into memory of its own, without a lock; one other thread takes the spans from
-// there.
+// span writes it into its own buffer, without a lock. One other thread takes the spans from the
+// buffers.
 #pragma once
 
 #include <cstdint>
@@ -26,12 +26,11 @@ struct TracedExchange {
   uint64_t call;
 };
 struct TracedThread {
-  int64_t id;  // of the system
+  int64_t id;  // the system's thread id
   std::string name;
 };
 
-// Spans are collected from now on, or no longer. Spans that nobody has taken are forgotten when
-// collecting begins.
+// Starts or stops collecting spans. A start drops all spans that were not taken.
 void collect_spans(bool on);
 // Calls `take` for each thread, with its spans since the last call in the order of their ends. Only
 // one thread calls.
@@ -47,7 +46,7 @@ int64_t spans_lost();
 // they have begun and not ended.
 struct OpenSpans {
   TracedThread thread;
-  std::vector<TracedSpan> spans;  // the outermost first; none without a time of its begin
+  std::vector<TracedSpan> spans;  // the outermost first; only those with a known begin
 };
 std::vector<OpenSpans> open_spans();
 

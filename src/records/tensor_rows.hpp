@@ -27,7 +27,7 @@ std::string histogram_rows(const std::string& kind, const std::string& tensor);
 std::string rms_rows(const std::string& kind);
 bool is_histogram(const std::string& group);
 bool is_rms(const std::string& group);
-// Returns "gradients/TENSOR" of a group of histograms, "gradients" of one of rms.
+// Returns "gradients/TENSOR" for a group of histograms, "gradients" for a group of rms.
 std::string tensor_name(const std::string& group);
 
 MetricValues histogram_values(const ValueCounts& counts);
@@ -40,7 +40,7 @@ std::vector<Bucket> buckets_of(const MetricValues& values);
 
 // Writes a group of histograms to metrics.h5.
 void write_histogram(io::H5File& file, const std::string& group, const MetricSeries& series);
-// True for the datasets that have no value per row. read_buckets reads all of a group.
+// True for datasets without one value per row. read_buckets reads all such datasets of a group.
 bool is_of_buckets(const std::string& group, const std::string& dataset);
 void read_buckets(const io::H5File& file, const std::string& group, MetricSeries& series);
 

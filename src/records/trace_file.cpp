@@ -13,7 +13,7 @@
 namespace records {
 namespace {
 
-// Perfetto takes a row with the number of its process for the main thread.
+// Perfetto shows a row as the main thread if its number is the process's.
 constexpr int kProcesses = 1000000;
 // Rows of threads count from 1.
 constexpr int kDeviceRow = 90000, kExchangeRows = 100000;
@@ -166,7 +166,7 @@ int TraceFile::exchange_row(const TracedExchange& e) {
   return kExchangeRows + int(free - exchange_rows_.begin());
 }
 
-// Writes up to the time.
+// Writes the beginning of an event, up to its time.
 void TraceFile::begin_event(char phase, int row, int64_t ns) {
   text_ += ",{\"ph\":\"";
   text_ += phase;

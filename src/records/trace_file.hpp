@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // A file with what the threads of one rank did during some steps, for Perfetto (ui.perfetto.dev)
-// and tools/trace: Chrome's JSON array of trace events. It grows by whole events, and a reader of
-// this format does not need the end of the array, so a file of a killed job can be read.
+// and tools/trace: Chrome's JSON array of trace events. It grows by whole events, and readers of
+// this format do not need the end of the array. So the file of a killed job can be read.
 //
 //   process     a rank
-//   thread      a row: "main", whose outermost spans are the steps, then the others by name. Rows
-//               of exchanges hold each from its call to its last byte, as many as run at a time. A
-//               GPU's row has its ops.
+//   thread      a row: "main", whose outermost spans are the steps, then the others by name. An
+//               exchange is a bar from its call to its last byte, in one of as many rows as
+//               exchanges run at a time. A GPU's row has its ops.
 //   arrow       from the call of an exchange to its row. tools/trace connects ranks
 //   times       in microseconds after the begin of the window, on rank 0's clock
 #pragma once
@@ -30,10 +30,10 @@ struct TraceHead {
   std::string host = {};
   int64_t first_step = 0, last_step = 0;  // of the window
   int64_t begin_ns = 0;                   // of the window, on this rank's clock
-  // What to subtract from this rank's clock for the time since the begin of the window on rank 0's,
-  // and how much that may be wrong.
+  // This rank's clock minus shift_ns is the time since the window began on rank 0's clock, with a
+  // possible error of unsure_ns.
   int64_t shift_ns = 0, unsure_ns = 0;
-  int64_t unix_ns = 0;                                   // the begin, since 1970
+  int64_t unix_ns = 0;                                   // begin of the window, since 1970
   std::vector<std::pair<std::string, int>> groups = {};  // of exchanges, with their first ranks
 };
 
@@ -57,7 +57,8 @@ class TraceFile {
  private:
   struct Row {
     int id = 0;
-    // Begins of spans that were open when the window began. The end of each is an event of its own.
+    // Begin times of the spans that were open when the window began. Their ends are separate
+    // events.
     std::set<int64_t> open;
   };
   struct Shown {
@@ -81,7 +82,7 @@ class TraceFile {
   std::string text_;  // not yet in the file
   int64_t events_ = 0;
   std::map<std::pair<int64_t, std::string>, Row> rows_;
-  std::vector<int64_t> exchange_rows_;              // end of the last one in each
+  std::vector<int64_t> exchange_rows_;              // by row: end of its last exchange
   std::vector<std::pair<int64_t, int64_t>> steps_;  // begins and ends
   bool device_row_ = false;
 };

@@ -22,7 +22,7 @@ struct TraceOptions {
   };
   // Returns the windows in order, without those that begin before another one has ended.
   std::vector<Window> windows() const;
-  // Names those; "" = there are none.
+  // Names the windows that windows() leaves out; "" = none.
   std::string left_out() const;
   bool traces(int rank) const;
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counts how large the values of a tensor are. Ranks count their parts and add them up as integers.
-// So counts, mean and root mean square do not depend on who counts what, in which order: the same
-// values give the same bits on every mesh.
+// Counts the values of a tensor by size. Ranks count their parts and add them up as integers. So
+// counts, mean and root mean square do not depend on which rank counts what, or in which order: the
+// same values give the same bits on every mesh.
 //
 // A bucket reaches from 2^k to 1.5 x 2^k, or from there to 2^(k+1). Its number has the sign of its
 // values and grows with their size. Bucket 0 holds zeros, and values below 2^-127 of either sign.
@@ -33,7 +33,7 @@ class ValueCounts {
   // Counts values of f32, bf16 or f16, in host memory. f32 values are first multiplied by `factor`.
   void add(const device::View& values, int threads, float factor = 1);
 
-  // The sums below are those of finite values.
+  // All results below but nonfinite() are about finite values.
   int64_t count() const;
   int64_t nonfinite() const { return int64_t(words_[kNonfinite]); }
   int64_t in_bucket(int bucket) const { return int64_t(words_[size_t(kLast + bucket)]); }
@@ -49,8 +49,8 @@ class ValueCounts {
  private:
   // Words that are added up: counts by bucket, of values that are not finite, and four sums for
   // each exponent. A value is mantissa x 2^(exponent - 150), with an integer mantissa of 24 bits in
-  // two halves. The sums are those of the mantissas, with their signs, and of high x high,
-  // high x low and low x low. They hold 2^39 values.
+  // two halves. The four sums are of the signed mantissas, and of high x high, high x low and low x
+  // low. They hold 2^39 values.
   static constexpr size_t kNonfinite = 2 * kLast + 1, kSums = kNonfinite + 1;
   static constexpr int kExponents = 255;
 

@@ -10,8 +10,8 @@ using device::View;
 
 namespace {
 
-// Exchanges in flight of each axis. It bounds the memory of communicators, and is large enough for
-// exchanges to follow each other without a gap.
+// Limit of exchanges in flight on each axis. It bounds the memory of communicators, but lets
+// exchanges follow each other without a gap.
 constexpr size_t kMostInFlight = 8;
 
 }  // namespace
@@ -59,7 +59,7 @@ GradientStore::GradientStore(Fabric fabric, int64_t accumulation, int64_t bucket
 }
 
 GradientStore::~GradientStore() {
-  // Exchanges in flight use this memory. An error of theirs ends the job elsewhere.
+  // Exchanges in flight use this memory. Their errors end the job elsewhere.
   try {
     for (Pending& pending : pending_) pending.ticket.wait();
     for (comm::Ticket& ticket : replica_pending_) ticket.wait();
@@ -67,9 +67,9 @@ GradientStore::~GradientStore() {
   }
 }
 
-// Small units whose gradients stay whole on this rank lie side by side, so that one exchange serves
-// them. So do those of one block, which are complete at the same time. Other units are exchanged
-// alone.
+// Puts a unit into a bucket, which one exchange serves. Units whose gradients stay whole on this
+// rank share a bucket if they are small, or if they belong to one block and so are complete at the
+// same time. Other units are exchanged alone.
 void GradientStore::add_to_bucket(int unit, int64_t bucket_bytes) {
   UnitState& s = units_[size_t(unit)];
   const Unit& u = fabric_.layout.units()[size_t(unit)];
@@ -179,8 +179,8 @@ void GradientStore::exchange(int bucket) {
           ? fabric_.mesh.fsdp->reduce_scatter(full, slot_view(unit, slot), fabric_.queue)
           : fabric_.mesh.fsdp->all_reduce(full, fabric_.queue);
   pending_.push_back({bucket, slot, completes_, full, ticket});
-  // The exchange over replicas follows that over the group. All ranks start it at the same place,
-  // when the next exchange has started.
+  // The exchange over replicas follows the exchange over the group. All ranks start it at the
+  // same place, when the next exchange has started.
   if (fabric_.layout.fsdp() == 1)
     settle_all();
   else if (fabric_.mesh.shape.replica > 1)

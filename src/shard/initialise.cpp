@@ -54,11 +54,11 @@ void initial_values(const Parameter& parameter, uint64_t seed, int64_t begin, in
     case Init::Kind::normal:
       return each([&](uint64_t i) { return init.std * stream.normal(i); });
     case Init::Kind::lecun_normal: {
-      double scale = std::sqrt(1.0 / double(init.fan_in)) / 0.87962566103423978;
+      double scale = init.scale * std::sqrt(1.0 / double(init.fan_in)) / 0.87962566103423978;
       return each([&](uint64_t i) { return scale * truncated_normal(stream.sub(i)); });
     }
     case Init::Kind::xavier_uniform: {
-      double limit = std::sqrt(6.0 / double(init.fan_in + init.fan_out));
+      double limit = init.scale * std::sqrt(6.0 / double(init.fan_in + init.fan_out));
       return each([&](uint64_t i) { return limit * (2 * stream.uniform64(i) - 1); });
     }
     case Init::Kind::uniform:

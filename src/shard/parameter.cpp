@@ -49,9 +49,9 @@ void ShardingOptions::bind(config::Table& t) {
       .max(1)
       .on_resume(may);
   t.key("min_size_to_shard_mb", min_size_to_shard_mb,
-        "parameters of at most this size in f32 stay replicated, with their optimizer state, "
-        "whatever the rules say: small ones cost more messages than memory; 0 = none; 4 is the "
-        "published default")
+        "parameters of at most this size in f32 stay replicated, with their optimizer state, even "
+        "if a rule says sharded: sharding a small parameter saves little memory but adds messages; "
+        "0 = none; 4 is the published default")
       .min(0)
       .unit("MiB")
       .on_resume(may);

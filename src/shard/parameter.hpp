@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Parameters and units (design 3.3). A parameter is a logical tensor with big_vision's path and
-// shape. A unit is one flat buffer of parameters of one block. They share strategy, kind and
-// optimizer state per element, because equal parts of a unit must carry equal state. Only this
-// folder knows units, padding and which rank holds what. Files and messages know logical tensors
-// and element ranges.
+// shape. A unit is one flat buffer of parameters of one block. The parameters of a unit share
+// strategy, kind and optimizer state per element, because equal parts of a unit must carry equal
+// state. Only this folder knows units, padding and which rank holds what. Files and messages know
+// logical tensors and element ranges.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,8 @@ struct Init {
   double value = 0;                 // constant; uniform: the limit on both sides of 0
   double std = 0;                   // normal
   int64_t fan_in = 0, fan_out = 0;  // lecun_normal (fan_in), xavier_uniform
-  bool unit_rows = false;           // the rows that are drawn are divided by their length
+  double scale = 1;                 // lecun_normal, xavier_uniform: a factor of all values
+  bool unit_rows = false;           // each drawn row is divided by its length
 };
 
 // trained: the optimizer changes it. frozen: nothing changes it. state: passes write its next
@@ -49,8 +50,8 @@ struct Parameter {
   Init init;
   int block = 0;  // index of the model's block
   ParameterKind kind = ParameterKind::trained;
-  // True for an operand of matrix products and for a bias of activations: it is also needed in the
-  // type of these (precision.compute).
+  // True for an operand of matrix products and for a bias of activations: both are also needed in
+  // the type of products (precision.compute).
   bool operand = false;
   // True for a matrix whose rows are brought to unit length after each applied update, if it is
   // trained. Rules that drop its gradient for a time do not change this.
@@ -90,7 +91,7 @@ struct ShardingOptions {
   double min_size_to_shard_mb = 0;
   std::vector<ShardingRule> rules;
   void bind(config::Table& t);
-  // Returns the strategy of a parameter with so many elements: replicated if it is too small to
+  // Returns the strategy of a parameter with this many elements: replicated if it is too small to
   // shard.
   Strategy strategy_of(const std::string& path, int64_t elements) const;
   // Returns the strategy of a large parameter. The first full match wins. Throws
@@ -124,7 +125,7 @@ struct Unit {
   bool trained() const { return kind == ParameterKind::trained; }
 };
 
-// All parameters of a model and how they lie in units; the same on every rank.
+// All parameters of a model and their places in units; the same on every rank.
 class Layout {
  public:
   // `cuts`: see Unit; must be a multiple of fsdp. Blocks are named by
@@ -145,7 +146,7 @@ class Layout {
   int64_t owned_count(int unit) const;
   // Number of cuts in the owned range: cuts / fsdp if the optimizer is sharded, else all.
   int64_t owned_cuts(int unit) const;
-  // The parts of parameters that lie in elements [begin, begin + count) of the unit.
+  // The parts of parameters within elements [begin, begin + count) of the unit.
   std::vector<Segment> segments(int unit, int64_t begin, int64_t count) const;
 
  private:
@@ -166,7 +167,7 @@ struct TensorSlice {
     void* data = nullptr;        // memory of this rank
   };
   std::vector<Part> parts;  // empty: this rank holds no part
-  // True for the one rank, of those that hold these parts, that writes them.
+  // True on exactly one of the ranks that hold these parts: that rank writes them.
   bool writes = true;
 
   device::View view(const Part& part) const { return {part.data, type, part.end - part.begin}; }

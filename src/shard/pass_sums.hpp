@@ -22,8 +22,8 @@ class PassSums {
 
   PassSums(device::Queue& queue, device::Ledger& ledger) : queue_(queue), ledger_(ledger) {}
 
-  // Adds the values of a pass, f64, to those of the passes before it. All passes of a step must
-  // call. Returns the sum in the last one; before that the view has no meaning.
+  // Adds the f64 values of a pass to the sum of the earlier passes. All passes of a step must
+  // call. The last call returns the sum; earlier views have no meaning.
   device::View add(const Key& key, device::View values, int64_t passes, bool last);
   // Makes room for the sums of the steps that `planned` has counted.
   void reserve(const PassSums& planned);

@@ -35,14 +35,16 @@ struct Fabric {
 // lines", weight_store.cpp).
 class WeightStore {
  public:
-  // Chooses the units whose f32 tensors lie in another store, so that this one has no memory for
-  // them. With lend_all this store gives equal weights to products of another type. Otherwise it is
+  // Chooses the units whose f32 tensors are in another store, so this store has no memory for them.
+  // With lend_all, this store gives the same weights to products of another type. Otherwise it is
   // an average or a teacher.
   using Lends = std::function<bool(const Unit&)>;
   static bool lend_all(const Unit&) { return true; }
   // `rest`: the store that lends tensors. Its lent tensors must be up to date before publish().
   explicit WeightStore(Fabric fabric, int prefetch, const WeightStore* rest = nullptr,
                        const Lends& lends = {});
+  ~WeightStore();  // waits for exchanges in flight
+  WeightStore(const WeightStore&) = delete;
 
   // Weights of a block become readable; `next` (or -1) is gathered ahead. Blocks are acquired and
   // released one at a time.
@@ -50,7 +52,8 @@ class WeightStore {
   void release(int block);
   // True if the block's weights can be read without acquire.
   bool readable(int block) const;
-  // f32 [shape], while its block is acquired. Operands of units exchanged rounded have none.
+  // f32 [shape], while its block is acquired. Operands of units exchanged rounded have no such
+  // view.
   device::View weight(int parameter) const;
   // the input of products: the weight, or its rounded form
   device::View operand(int parameter) const;
@@ -95,10 +98,10 @@ class WeightStore {
     return units_[size_t(unit)].gathered || units_[size_t(unit)].rounded;
   }
   comm::Ticket gather_rounded(int unit, device::View whole);
-  // Adds the casts of a unit's operands to casts_. The whole unit must be there in f32.
+  // Adds the casts of a unit's operands to casts_. The whole unit must be in memory in f32.
   void round_operands(int unit);
-  // True if the unit's f32 weights are read in the store `rest`. A unit that is kept whole cannot
-  // be read there if the rank holds only a part of it there.
+  // True if the unit's f32 weights are read in the store `rest`. A unit that this store keeps
+  // whole cannot be read there if `rest` holds only this rank's part.
   bool in_rest(int unit) const {
     return units_[size_t(unit)].lent && (holds_part(unit) || !rest_->holds_part(unit));
   }
@@ -128,17 +131,17 @@ class WeightStore {
 };
 
 // Gradients of the owned ranges, summed over micro-batches, fsdp and replicas. Every rank's
-// contribution is already scaled by 1 / global_batch, so collectives only sum.
+// contribution is already scaled by 1 / global_batch, so collectives only add.
 //
-// An exchange begins when a block closes and goes on beside the backward passes of the blocks
+// An exchange begins when a block closes, and runs during the backward passes of the blocks
 // before it. The gradients of replicated parameters accumulate on their rank at level "run", so
 // their exchange begins in the last micro-batch. All ranks begin equal exchanges in one order.
 class GradientStore {
  public:
   // `accumulation`: micro-batches per step. Units that accumulate on their rank and are not
-  // scattered share one exchange if they are of one block, or as long as they have at most
-  // `bucket_bytes` together. If it is 0, each unit is exchanged alone. No bit depends on it unless
-  // the library's order of sums depends on the length.
+  // scattered share one exchange if they are of one block, or if they have at most `bucket_bytes`
+  // together. If `bucket_bytes` is 0, each unit is exchanged alone. No bit depends on
+  // `bucket_bytes`, unless the library's order of sums depends on the length.
   GradientStore(Fabric fabric, int64_t accumulation, int64_t bucket_bytes = 0);
   ~GradientStore();  // waits for exchanges in flight
   GradientStore(const GradientStore&) = delete;
@@ -149,7 +152,7 @@ class GradientStore {
   };
   void begin_step();
   // completes: it is the step's last micro-batch, and exchanges may begin within its passes.
-  // Otherwise those of gradients that accumulate on their rank begin in finish_step.
+  // Otherwise exchanges of gradients that accumulate on their rank begin in finish_step.
   void begin_micro_batch(int64_t m, bool completes = false);
   void open(int block);  // provides buffers for the block's gradients
   // Each gradient must be written exactly once between open and close.
@@ -196,7 +199,7 @@ class GradientStore {
   void exchange(int bucket);
   void settle(Pending& pending);
   void sum_over_replicas(Bucket& bucket);
-  // Settles the oldest exchanges until so many are left.
+  // Settles the oldest exchanges until `count` are left.
   void settle_to(size_t count);
   void settle_all() { settle_to(0); }
 

@@ -83,6 +83,16 @@ WeightStore::WeightStore(Fabric fabric, int prefetch, const WeightStore* rest, c
       slots_.push_back({buffer("gathered", slot_bytes), -1, {}});
 }
 
+WeightStore::~WeightStore() {
+  // A block that was gathered ahead may never be acquired. Its exchange uses this memory, and its
+  // errors end the job elsewhere.
+  try {
+    for (Slot& slot : slots_)
+      for (comm::Ticket& ticket : slot.tickets) ticket.wait();
+  } catch (const std::exception&) {
+  }
+}
+
 // True if a unit is exchanged rounded. That costs 2 bytes an element and 4 more for each shared
 // one, which is less than 4 if fewer than half are shared. A small unit of scales and biases is
 // then exchanged once a step, not whenever its block is acquired.
@@ -96,9 +106,9 @@ bool WeightStore::exchanged_rounded(const Unit& unit) const {
   return shared * 2 < unit.length || unit.length * kSmallPart <= fabric_.layout.total_elements();
 }
 
-// Shared lines: the f32 weights of units exchanged rounded that are no operands. Every rank needs
-// them. Each line has kLine elements. This example has two units over two ranks; a, b, c, d are
-// shared lines, and a dot is a line of operands, which stays on its rank.
+// Shared lines: the f32 weights of units exchanged rounded that are not operands. Every rank
+// needs them. Each line has kLine elements. This example has two units over two ranks; a, b, c, d
+// are shared lines, and a dot is a line of operands, which stays on its rank.
 //
 //                                     rank 0         rank 1
 //   held part of unit 0             [ a . b ]      [ . c . ]

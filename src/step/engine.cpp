@@ -27,6 +27,7 @@ Engine::Engine(const EngineOptions& options, comm::Mesh& mesh, Kind kind)
   if (options.bytes) model_->take_bytes(*options.bytes);
   make_passes();
   std::vector<shard::Parameter> parameters = model_->parameters();
+  shard::apply_init_rules(options.model.init, parameters);
   std::vector<optim::ParameterPolicy> policies;
   std::vector<optim::Schedule> schedules;
   if (options.trains) options_.resolve(parameters, policies, schedules);
@@ -35,8 +36,8 @@ Engine::Engine(const EngineOptions& options, comm::Mesh& mesh, Kind kind)
       parameters[i].kind = shard::ParameterKind::frozen;
     policies[i].frozen = !parameters[i].trained();
     if (parameters[i].trained())
-      parameters[i].element_state_bytes =
-          options.optimizer.method_options().element_state_bytes(parameters[i].shape);
+      parameters[i].element_state_bytes = options.optimizer.method_options(policies[i].rule)
+                                              .element_state_bytes(parameters[i].shape);
   }
   int64_t cuts = options.determinism.mesh ? geometry_.total_slices : mesh.shape.fsdp;
   stores_.layout = std::make_unique<shard::Layout>(std::move(parameters), model_->blocks(),
@@ -102,16 +103,24 @@ void Engine::make_passes() {
   passes_.coupled = dynamic_cast<models::CoupledPass*>(passes_.train.get());
   for (const SidePass& side : options_.passes) {
     std::unique_ptr<models::ForwardPass> made = side.make(*model_);
+    passes_.numbers.emplace_back();
     if (!made) continue;
     const Products products = products_of(side.operands);
     const auto same = std::find_if(
         passes_.forward.begin(), passes_.forward.end(),
         [&](const Forward& f) { return f.pass->name() == made->name() && f.products == products; });
+    passes_.numbers.back() = size_t(same - passes_.forward.begin());
     if (same == passes_.forward.end())
       passes_.forward.push_back({std::move(made), products, side.on_average});
     else
       same->on_average |= side.on_average;
   }
+}
+
+size_t Engine::number_of(PassId id) const {
+  CHECK(id.position < passes_.numbers.size() && passes_.numbers[id.position],
+        "the engine has no pass {}", id.position);
+  return *passes_.numbers[id.position];
 }
 
 void Engine::make_typed_weights(const shard::Fabric& fabric) {
@@ -146,13 +155,6 @@ void Engine::publish() {
   weights_changed();
 }
 
-models::ForwardPass* Engine::find_pass(const std::string& name,
-                                       std::optional<device::DType> operands) const {
-  for (const Forward& f : passes_.forward)
-    if (f.pass->name() == name && f.products == products_of(operands)) return f.pass.get();
-  return nullptr;
-}
-
 // Plans passes of all shapes to find the sizes of the arena and, on GPUs, of the scratch. Planned
 // passes also prepare the products of the real ones, so no step prepares any.
 int64_t Engine::measure_arena() {
@@ -168,12 +170,10 @@ int64_t Engine::measure_arena() {
                        options_.operands};
   shard::WeightStore weights(fabric, int(options_.sharding.prefetch));
   if (options_.trains) plan_training(queue, arena, fabric, weights);
-  nn::Context ctx{.queue = queue,
-                  .arena = arena,
-                  .weights = weights,
-                  .gradients = nullptr,
-                  .batch = geometry_.micro_batch,
-                  .keep = false};
+  nn::Context ctx{{.queue = queue, .arena = arena},
+                  {.weights = weights},
+                  {.batch = geometry_.micro_batch},
+                  {.keep = false}};
   const device::Queue::RowsAlike alike(queue);
   for (size_t p = 0; p < passes_.forward.size(); ++p) plan_forward(ctx, fabric, p);
   if (queue_.kind() == Kind::cuda && queue.scratch_bytes()) queue_.scratch(queue.scratch_bytes());
@@ -216,42 +216,36 @@ void Engine::plan_forward(nn::Context ctx, const shard::Fabric& fabric, size_t n
   typed.operands = forward.products.operands;
   shard::WeightStore weights(typed, 0, &ctx.weights, shard::WeightStore::lend_all);
   const bool other = typed.operands != options_.operands;
-  nn::Context planned{.queue = ctx.queue,
-                      .arena = ctx.arena,
-                      .weights = other ? weights : ctx.weights,
-                      .gradients = nullptr,
-                      .batch = ctx.batch,
-                      .slices = ctx.slices,
-                      .keep = false};
-  ctx.queue.set_tf32(forward.products.tf32);
+  nn::Context planned{ctx, {.weights = other ? weights : ctx.weights}, ctx, ctx};
+  const device::Queue::Tf32 tf32(ctx.queue, forward.products.tf32);
   forward.pass->plan(planned, passes_.inputs->of(number + 1));
-  ctx.queue.set_tf32(options_.tf32);
 }
 
 nn::Context Engine::context(const Workplace& at, int64_t step, int64_t m, int64_t shape_set) {
   const bool real = &at.queue == &queue_;
-  return {.queue = at.queue,
-          .arena = at.arena,
-          .weights = at.weights,
-          .gradients = &at.gradients,
-          .batch = geometry_.micro_batch,
-          .slices = geometry_.slices,
-          .first_example = (step - 1) * geometry_.global_batch + geometry_.first_example(mesh_, m),
-          .train = true,
-          .dropout = base::Stream(uint64_t(options_.seed), "dropout").sub(uint64_t(step)),
-          .loss_scale = update_.optimizer->loss_scale(),
-          .shape_set = shape_set,
-          .graphs = real && !probe_ ? graphs_.get() : nullptr,
-          // Tells apart the place of the inputs, and whether gradients are overwritten or added to.
-          .graph_kind = passes_.inputs->set() * 2 + (m > 0),
-          .group = &at.group,
-          .states = &at.states,
-          .teacher = at.teacher,
-          .step = step,
-          .total_steps = options_.total_steps,
-          .pass = m,
-          .passes = geometry_.accumulation,
-          .watch = real ? probe_ : nullptr};
+  // The kind of a graph depends on the set of inputs, and on whether gradients are overwritten or
+  // added to.
+  return {{.queue = at.queue,
+           .arena = at.arena,
+           .shape_set = shape_set,
+           .graphs = real && !probe_ ? graphs_.get() : nullptr,
+           .graph_kind = passes_.inputs->set() * 2 + (m > 0)},
+          {.weights = at.weights,
+           .gradients = &at.gradients,
+           .states = &at.states,
+           .teacher = at.teacher,
+           .group = &at.group,
+           .loss_scale = update_.optimizer->loss_scale()},
+          {.batch = geometry_.micro_batch,
+           .slices = geometry_.slices,
+           .first_example = (step - 1) * geometry_.global_batch + geometry_.first_example(mesh_, m),
+           .step = step,
+           .total_steps = options_.total_steps,
+           .pass = m,
+           .passes = geometry_.accumulation},
+          {.train = true,
+           .dropout = base::Stream(uint64_t(options_.seed), "dropout").sub(uint64_t(step)),
+           .watch = real ? probe_ : nullptr}};
 }
 
 template <class WithInputs>
@@ -401,36 +395,26 @@ const StepReport& Engine::report(int64_t step) {
 
 nn::Context Engine::forward_context(Weights on) {
   CHECK(on == Weights::raw || update_.ema, "no average of the weights is kept");
-  return {.queue = queue_,
-          .arena = *arena_,
-          .weights = on == Weights::ema ? update_.ema->weights() : *stores_.weights,
-          .gradients = nullptr,
-          .batch = geometry_.micro_batch,
-          .keep = false};
+  return {{.queue = queue_, .arena = *arena_},
+          {.weights = on == Weights::ema ? update_.ema->weights() : *stores_.weights},
+          {.batch = geometry_.micro_batch},
+          {.keep = false}};
 }
 
-void Engine::forward(const models::ForwardPass& pass, const Prepare& prepare, const Run& run,
-                     Weights on) {
-  size_t number = 1;
-  while (number <= passes_.forward.size() && passes_.forward[number - 1].pass.get() != &pass)
-    ++number;
-  CHECK(number <= passes_.forward.size(), "the pass \"{}\" is not among those that were planned",
-        pass.name());
+void Engine::forward(PassId id, const Prepare& prepare, const Run& run, Weights on) {
+  const size_t number = number_of(id) + 1;  // 0 has the inputs of training
   prepare(passes_.inputs->begin(number));
   passes_.inputs->upload(number);
   const Products& products = passes_.forward[number - 1].products;
   const auto typed = stores_.typed.find(products.operands);
   const nn::Context usual = forward_context(on);
-  nn::Context ctx{.queue = queue_,
-                  .arena = *arena_,
-                  .weights = typed == stores_.typed.end() ? usual.weights : typed->second.get(on),
-                  .gradients = nullptr,
-                  .batch = usual.batch,
-                  .keep = false};
-  queue_.set_tf32(products.tf32);
+  nn::Context ctx{usual,
+                  {.weights = typed == stores_.typed.end() ? usual.weights : typed->second.get(on)},
+                  usual,
+                  usual};
+  const device::Queue::Tf32 tf32(queue_, products.tf32);
   const device::Queue::RowsAlike alike(queue_);
   run(ctx, passes_.inputs->of(number));
-  queue_.set_tf32(options_.tf32);
   passes_.inputs->queued();
 }
 

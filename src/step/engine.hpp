@@ -45,8 +45,13 @@ struct SidePass {
   bool on_average;  // it also runs on the average of the weights
 };
 
+// A pass of an engine beside training, by its position in EngineOptions::passes.
+struct PassId {
+  size_t position = 0;
+};
+
 // The settings of an engine. There are many members because the engine knows no deck, and each
-// setting that a step depends on has one.
+// setting that a step depends on is one.
 struct EngineOptions {
   // false: the engine has weights and runs forward passes alone. It has no gradients, no optimizer
   // and no average, `micro_batch` is the batch of a pass, and `resolve` is not called.
@@ -75,7 +80,7 @@ struct EngineOptions {
   // Called on GPUs once all shapes of products are known (kernels/gemm_search.hpp), and before
   // activations have memory.
   std::function<void(device::Queue&)> choose_products;
-  std::vector<SidePass> passes;  // passes of equal name and type are made once
+  std::vector<SidePass> passes;  // entries of equal name and type share one pass
   // Set if images come as bytes: the range of pixel values that the bytes encode.
   std::optional<kernels::PixelRange> bytes;
   // on GPUs: largest number of CUDA graphs of passes; 0: passes run without graphs
@@ -122,10 +127,10 @@ class Engine {
     run_passes(step, fill, geometry_.accumulation);
     return report(step);
   }
-  // Lets a probe look into the steps from the next one on, until null is given. On a GPU they wait
-  // for it, and no graph repeats their passes.
+  // Lets a probe look into all later steps, until null is given. On a GPU these steps wait for the
+  // probe, and no graph repeats their passes.
   void set_probe(Probe* probe) { probe_ = probe; }
-  // True if submitting a step before asking for the report of the step before saves time.
+  // True if it saves time to submit a step before asking for the previous step's report.
   bool runs_ahead() const { return queue_.kind() == device::Kind::cuda; }
   // Plans a step with fewer passes. From the second pass on, each pass adds equal amounts to every
   // count of the step.
@@ -141,15 +146,16 @@ class Engine {
   void initialise();
   void publish();
 
-  // Returns the pass with this name and type among options.passes; null if the run has none.
-  models::ForwardPass* find_pass(const std::string& name,
-                                 std::optional<device::DType> operands = {}) const;
+  // Returns a pass of options.passes as the type it was made with. The model must have made it.
+  template <class Pass = models::ForwardPass>
+  Pass& pass(PassId id) const {
+    return dynamic_cast<Pass&>(*passes_.forward[number_of(id)].pass);
+  }
   // Runs a pass of options.passes on geometry().micro_batch examples. `prepare` fills its inputs on
   // the host.
   using Prepare = std::function<void(const models::Inputs& into)>;
   using Run = std::function<void(nn::Context& ctx, const models::Inputs& inputs)>;
-  void forward(const models::ForwardPass& pass, const Prepare& prepare, const Run& run,
-               Weights on = Weights::raw);
+  void forward(PassId id, const Prepare& prepare, const Run& run, Weights on = Weights::raw);
   // For tests: a context for forward passes, and the inputs of the training pass that was begun
   // last.
   nn::Context forward_context(Weights on = Weights::raw);
@@ -161,6 +167,8 @@ class Engine {
   const Geometry& geometry() const { return geometry_; }
   const std::vector<models::Measure>& measures() const { return sums_->measures(); }
   const device::Ledger& ledger() const { return ledger_; }
+  // For memory outside the engine that counts as the job's.
+  device::Ledger& ledger() { return ledger_; }
   device::Queue& queue() { return queue_; }
   int64_t arena_peak() const { return arena_->peak(); }
   device::View owned_weights(int unit) const { return stores_.weights->owned(unit); }
@@ -219,6 +227,7 @@ class Engine {
     return operands ? Products{*operands, false} : Products{options_.operands, options_.tf32};
   }
   void make_passes();
+  size_t number_of(PassId id) const;  // its position in Passes::forward
   void make_typed_weights(const shard::Fabric& fabric);
   void weights_changed();
   void plan_forward(nn::Context ctx, const shard::Fabric& fabric, size_t number);
@@ -226,6 +235,8 @@ class Engine {
     std::unique_ptr<models::TrainPass> train;
     models::CoupledPass* coupled = nullptr;  // the same object, if its loss couples passes
     std::vector<Forward> forward;
+    // Positions in `forward` by positions in options.passes; nothing: the model cannot make it.
+    std::vector<std::optional<size_t>> numbers;
     std::unique_ptr<PassInputs> inputs;
   };
   // Parameters as this rank holds them, and what is exchanged for them.

@@ -28,9 +28,9 @@ struct StepReport {
   optim::UpdateReport update;
   int64_t flops = 0;            // FLOPs of this rank's products, including recomputed ones
   device::Transfers transfers;  // while the step was queued
-  kernels::PathCounts paths{};  // the ways of its ops on a GPU
-  // Seconds that the host waited for data and for exchanges since the report before. Both are parts
-  // of the time between the two reports, whichever steps were submitted in it.
+  kernels::PathCounts paths{};  // the paths of its ops on a GPU
+  // Seconds that the host waited for data and for exchanges since the previous report. Both are
+  // parts of the time between the two reports, whichever steps were submitted in that time.
   double data_s = 0, comm_s = 0;
 };
 

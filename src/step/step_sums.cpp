@@ -23,7 +23,7 @@ StepSums::StepSums(const models::Model& model, const Geometry& geometry, comm::M
 }
 
 StepSums::~StepSums() {
-  // The exchange uses this memory. An error of it ends the job elsewhere.
+  // The exchange uses this memory. Its errors end the job elsewhere.
   try {
     exchange_.wait();
   } catch (const std::exception&) {

@@ -25,7 +25,7 @@ class StepSums {
   device::View place_of(int64_t m) const;
   // Adds up the slices of a queued pass.
   void finish_pass(int64_t m);
-  // Starts to add up the passes of all ranks, beside other exchanges.
+  // Starts to add up the passes of all ranks, while other exchanges run.
   void begin_exchange();
   // Adds up the passes of all ranks and starts the copy to the host.
   void finish_step(int64_t step);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights for forward passes whose products have another type than those of training
-// (eval.NAME.compute). They read the f32 weights in the engine's stores. They keep only what these
-// lack: rounded operands, and whole f32 weights where a rank holds a part.
+// Weights for forward passes whose products have another type than in training (eval.NAME.compute).
+// They read the f32 weights in the engine's stores. They keep only what the stores lack: rounded
+// operands, and whole f32 weights where a rank holds a part.
 #pragma once
 
 #include <memory>

@@ -49,7 +49,7 @@ struct Attempt {
   double step_s = 0;       // training time since the last report
   double init_s = 0;       // spent to build the engine
   records::Metrics* metrics = nullptr;  // once RunFiles has opened them
-  Observers observers;                  // empty until the engine is there
+  Observers observers;                  // empty until the engine exists
 
   step::Engine& engine() const { return job.engine(); }
   comm::Comm& world() const { return *job.mesh().world; }

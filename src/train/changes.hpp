@@ -17,8 +17,8 @@ struct KeyChange {
 // Returns the changed keys in order. Error(Exit::config) lists all that are neither marked [R] nor
 // allowed. `allowed` holds the keys or tables of --allow-change ("optimizer",
 // "optimizer.learning_rate"). Keys whose change would make the saved state meaningless are never
-// allowed. An `allowed` entry that names no changed key is no error, because the flag may stay in a
-// job script.
+// allowed. An `allowed` entry that names no changed key is not an error, because the flag may stay
+// in a job script.
 std::vector<KeyChange> check_changes(const std::string& saved_deck, const config::Deck& deck,
                                      const std::vector<std::string>& allowed);
 

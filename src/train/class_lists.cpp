@@ -62,7 +62,7 @@ std::optional<data::ClassList> written_list(const Recipe& recipe, const std::str
 }
 
 // Predictions are compared with labels, so each number must mean one class. Features of images of
-// other classes are of use too, unless a class that both lists have got another number.
+// other classes are useful too, unless a class in both lists has two different numbers.
 int64_t written_difference(const Recipe& recipe, const std::string& set, const Names& trained,
                            const Names& own) {
   return recipe.extract.data == set && recipe.predict.data != set
@@ -101,7 +101,7 @@ void check_group(const Recipe& recipe, config::Deck& deck, const Group& group,
   }
 }
 
-// A set that is written is compared with those of training, whatever the model learns from them.
+// A set that is written is compared with the training sets, whatever the model learns from them.
 void check_written(const Recipe& recipe, config::Deck& deck, const std::set<std::string>& written,
                    std::set<std::string>& reported) {
   for (const std::string& name : written) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks that a number stands for one class in all data sets that are used together, and in the
-// training of the weights that they are used with.
+// Checks that each number means the same class in all data sets that are used together, and in
+// the training of the weights.
 #pragma once
 
 #include <set>
@@ -13,21 +13,21 @@ namespace train {
 
 // The data sets of a job.
 struct ClassSets {
-  std::set<std::string> names;  // those that it reads
-  // Those whose labels it writes beside what a model makes of their images (extract, predict).
+  std::set<std::string> names;  // the sets that it reads
+  // The sets whose labels it writes with a model's results for their images (extract, predict).
   std::set<std::string> written = {};
 };
 
-// Adds a problem to the deck for each data set whose classes have other numbers than those of the
-// set that it is used with: sets of a mixture, of training and an evaluation of the model's
-// classes, and both sets of an evaluator that fits to one and tests on the other. A set that is
-// written is compared with those of training. Texts that an evaluator has for its classes may not
-// stand in another order than the classes. Sets of training count if their lists are here.
+// Adds a problem to the deck for each data set whose classes have other numbers than in the set
+// that it is used with. Sets are used together in a mixture, in training and an evaluation of the
+// model's classes, and by an evaluator that fits to one and tests on the other. A set that is
+// written is compared with the training sets. An evaluator's texts for its classes must have the
+// order of the classes. Training sets count if their lists exist on this machine.
 void check_class_lists(const Recipe& recipe, config::Deck& deck, const models::Model& made,
                        const ClassSets& sets);
 
-// Returns the names of the model's classes in the order of their numbers, each a line, as far as a
-// list of these sets has them; "" if no set has a list. Checkpoints keep it.
+// Returns the names of the model's classes in the order of their numbers, one per line, from the
+// longest list of these sets; "" if no set has a list. Checkpoints keep this text.
 std::string class_text(const Recipe& recipe, const models::Model& made, const ClassSets& sets);
 
 // Compares the lists of these sets with `trained`, the class text that `file` holds. Returns the

@@ -112,16 +112,24 @@ void print_model(step::Engine& engine, const Recipe& recipe) {
   const std::vector<shard::Parameter>& parameters = engine.layout().parameters();
   optim::Policies policies = optim::resolve_policies(recipe.optimizer, recipe.schedule, parameters);
   int64_t decayed = 0, decayed_elements = 0, plain = 0, plain_elements = 0;
+  std::map<std::string, int> by_rule;  // tensors by optimizer
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (parameters[i].kind == shard::ParameterKind::state) continue;
+    const int rule = policies.parameters[i].rule;
+    if (rule >= 0 && !policies.parameters[i].frozen)
+      ++by_rule[recipe.optimizer.rules[size_t(rule)].kind];
     bool decays = policies.parameters[i].decay_scale > 0 && recipe.optimizer.weight_decay > 0;
     (decays ? decayed : plain) += 1;
     (decays ? decayed_elements : plain_elements) += parameters[i].size;
   }
+  std::string others;
+  for (const auto& [kind, count] : by_rule)
+    others += fmt::format(" ({} on {} tensors)", kind, count);
   log::line(
-      "optim    {}  lr {:g}  clip {:g}  decay {:g} on {} tensors ({})  no decay on {} ({})  frozen "
+      "optim    {}{}  lr {:g}  clip {:g}  decay {:g} on {} tensors ({})  no decay on {} ({})  "
+      "frozen "
       "{}",
-      recipe.optimizer.kind, recipe.optimizer.learning_rate, recipe.optimizer.clip_norm,
+      recipe.optimizer.kind, others, recipe.optimizer.learning_rate, recipe.optimizer.clip_norm,
       recipe.optimizer.weight_decay, decayed, base::with_commas(decayed_elements), plain,
       base::with_commas(plain_elements), frozen);
 }

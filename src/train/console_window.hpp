@@ -18,8 +18,8 @@ class ConsoleWindow {
     last_.push_back(measures);
     if (last_.size() > steps_) last_.pop_front();
   }
-  // Returns the median over the last steps in which the measure was finite; the mean of the two
-  // middle ones of an even number. A last value that is not finite is returned as it is.
+  // Returns the median over the last steps in which the measure was finite: for an even number,
+  // the mean of the two middle values. A last value that is not finite is returned as it is.
   double median(size_t measure) const {
     const double newest = last_.back()[measure];
     if (!std::isfinite(newest)) return newest;

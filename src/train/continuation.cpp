@@ -65,7 +65,7 @@ bool Continuation::branch() {
   RunState& state = attempt_.state;
   RunState saved = state.read(filled);
   attempt_.job.check_lists(saved.classes, saved.tokenizers, restored.path);
-  saved.restart_data = false;  // that was about the other run
+  saved.restart_data = false;  // this flag was about the other run
   continue_from(saved, restored.path);
   if (state.step == attempt_.total)
     base::fail(
@@ -177,7 +177,7 @@ void Continuation::initialise() {
   const std::string before = parameter_table(engine, attempt_.job.mesh());
   if (attempt_.leads()) io::write_file_atomically(recipe.run.dir + kFirstParameters, before);
   const checkpoint::InitReport report = checkpoint::load_initial_weights(
-      attempt_.world(), recipe.init, saves_.target(), engine.model().patch_tables(), poll_);
+      attempt_.world(), recipe.init, saves_.target(), engine.model().trunk_weights(), poll_);
   log::line("init     from={} {} s={:.2f}", from, report.summary, report.seconds);
   constexpr int kMaxLines = 20;  // on the console, which shows only tensors that were not loaded
   std::string table;
@@ -215,7 +215,8 @@ int64_t Continuation::go_back(const std::string& problem) {
 void Continuation::count_lost(const records::Metrics& metrics) {
   if (job::AttemptLog* log = attempt_.directory->attempts())
     log->continues(attempt_.state.progress.attempts);
-  // Rows of older programs show some of the time, and the log of attempts all of it.
+  // The log of attempts shows all of the time. For older programs, rows of metrics show some of
+  // it.
   const double lost = attempt_.world().max(
       std::max(known_lost_s_, metrics.lost_s(restored_attempt_, restored_uptime_s_)));
   if (lost <= 0) return;

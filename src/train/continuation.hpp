@@ -25,8 +25,8 @@ class Continuation {
   // Returns the number of these examples. The Error begins with `problem` if there is no
   // checkpoint.
   int64_t go_back(const std::string& problem);
-  // Counts the time that earlier attempts spent after the restored checkpoint, and tells the log of
-  // attempts where the run goes on. Call it once, with the number of this attempt known.
+  // Counts the time that earlier attempts spent after the restored checkpoint, and records in the
+  // log of attempts where the run continues. Call it once, with the number of this attempt known.
   void count_lost(const records::Metrics& metrics);
 
  private:
@@ -48,8 +48,8 @@ class Continuation {
   double known_lost_s_ = 0;       // by the log of attempts, at rank 0
 };
 
-// Returns "" if the restored state, of this file, holds the position of the data. Otherwise says
-// where `now`, the state that continues from it, takes the data up.
+// Returns "" if `saved`, restored from `file`, holds the position in the data. Otherwise says at
+// which example the run with state `now` continues.
 std::string position_problem(const RunState& saved, const RunState& now, const std::string& file);
 
 }  // namespace train

@@ -9,7 +9,8 @@
 
 namespace train {
 
-// A text with a line for each kind: names of devices are no names of numbers.
+// The times are one text with a line for each kind, because a device's name cannot be a member's
+// name.
 void DeviceTimes::members(MemberList& list) {
   std::string text;
   for (const auto& [kind, seconds] : seconds_) text += fmt::format("{:.17g} {}\n", seconds, kind);

@@ -11,15 +11,15 @@ namespace train {
 
 class DeviceTimes {
  public:
-  // Sets what this attempt computes on: the name of its devices, and their number over the compute
-  // threads of all ranks. CPUs: each thread is a device.
+  // Sets what this attempt computes on: the name of its devices, and their number divided by the
+  // compute threads of all ranks. CPUs: each thread is a device.
   void use(const std::string& kind, double per_core) {
     kind_ = kind;
     per_core_ = per_core;
   }
   // Adds time on this attempt's devices, given as seconds times compute threads.
   void add(double core_s) { seconds_[kind_] += core_s * per_core_; }
-  // Takes over the times of earlier attempts, and stays with this attempt's devices.
+  // Takes over the times of earlier attempts, but keeps this attempt's devices.
   void continue_from(const DeviceTimes& saved) { seconds_ = saved.seconds_; }
   // Seconds times devices, by kind.
   const std::map<std::string, double>& seconds() const { return seconds_; }

@@ -92,8 +92,8 @@ void Journals::begin() {
   if (!std::exchange(swept_, true) && attempt_.leads()) sweep();
 }
 
-// Finds what attempts before have left: journals of steps that no attempt comes back to, and those
-// of this step.
+// Removes journals that earlier attempts left at steps to which no attempt returns, and lists the
+// journals of this step as done.
 void Journals::sweep() {
   step_ = attempt_.state.step;
   const std::string all = attempt_.recipe.run.dir + "/eval";

@@ -26,7 +26,7 @@ auto in_table(const Job& job, const std::string& name, const Work& work) -> decl
   try {
     return work();
   } catch (const base::Error& e) {
-    if (typeid(e) != typeid(base::Error)) throw;  // others name what they are about
+    if (typeid(e) != typeid(base::Error)) throw;  // others name their subject
     const auto& tables = job.recipe().evals;
     const std::string table = tables.contains(name) ? name : name.substr(0, name.rfind("_ema"));
     throw base::Error(e.code(), fmt::format("eval.{}: {}", table, e.what()), e.agreed(),
@@ -37,9 +37,11 @@ auto in_table(const Job& job, const std::string& name, const Work& work) -> decl
 }  // namespace
 
 Evaluation make_evaluation(const Job& job, const std::string& name,
-                           const eval::EvalOptions& options, const EvaluationTimes& times) {
+                           const eval::EvalOptions& options, step::PassId pass,
+                           const EvaluationTimes& times) {
   Evaluation made;
   made.name = name;
+  made.pass = pass;
   made.times = times;
   made.options = options;
   made.open(job);
@@ -70,12 +72,6 @@ void Evaluation::close() {
   further.clear();
 }
 
-void find_pass(Evaluation& evaluation, const Job& job) {
-  step::Engine& engine = job.engine();
-  evaluation.pass = engine.find_pass(eval::make_pass(evaluation.options, engine.model())->name(),
-                                     evaluation.options.operands());
-}
-
 eval::Result run_evaluation(const Evaluation& evaluation, const Job& job,
                             const data::LoaderOptions& loader, step::Weights weights,
                             const std::function<bool()>& must_stop, const std::string& folder,
@@ -87,16 +83,17 @@ eval::Result run_evaluation(const Evaluation& evaluation, const Job& job,
                                       .dataset = *evaluation.dataset,
                                       .loader = loader,
                                       .batch = engine.geometry().micro_batch,
-                                      .pass = evaluation.pass,
+                                      .pass = &engine.pass(evaluation.pass),
                                       .forward =
                                           [&](const auto& prepare, const auto& run) {
-                                            engine.forward(*evaluation.pass, prepare, run, weights);
+                                            engine.forward(evaluation.pass, prepare, run, weights);
                                           },
                                       .interrupted = must_stop,
                                       .further = evaluation.further,
                                       .folder = folder,
                                       .journal = journal,
-                                      .threads = job.threads()});
+                                      .threads = job.threads(),
+                                      .ledger = &engine.ledger()});
   };
   return in_table(job, evaluation.name, evaluate);
 }
@@ -105,8 +102,8 @@ std::string nonfinite_problem(const std::string& name, int64_t step, const eval:
   for (const auto& [value_name, value] : result.values)
     if (!std::isfinite(value))
       return fmt::format(
-          "evaluator {}: {} is not finite at step {} (guard.nonfinite is about training): its "
-          "data, or weights that have grown too far",
+          "evaluator {}: {} is not finite at step {} (guard.nonfinite applies to training "
+          "only): check its data; the weights may have diverged",
           name, value_name, step);
   return "";
 }
@@ -132,7 +129,8 @@ Evaluations::Evaluations(Attempt& attempt, RunFiles& files, Feed& feed,
     if (attempt.recipe.train.test_every > 0)
       times.tests = [&attempt](int64_t step) { return attempt.test_follows(step); };
     if (attempt.start.trial_steps > 0) times = {0, false, attempt.start.trial_evaluates};
-    evaluations_.push_back(make_evaluation(attempt.job, name, options, times));
+    const step::PassId pass{evaluations_.size()};
+    evaluations_.push_back(make_evaluation(attempt.job, name, options, pass, times));
   }
   std::set<std::string> kept;
   for (Evaluation& e : evaluations_)
@@ -158,10 +156,6 @@ bool Evaluations::open(Evaluation& e) {
   log::debug(log::Component::eval, "{}: built in {:.3f} s, reads data.{}", e.name, watch.seconds(),
              e.dataset->name());
   return true;
-}
-
-void Evaluations::find_passes() {
-  for (Evaluation& e : evaluations_) find_pass(e, attempt_.job);
 }
 
 bool Evaluations::due(int64_t step) const {

@@ -56,11 +56,11 @@ struct Evaluation {
   EvaluationTimes times;
   eval::EvalOptions options;
   int64_t examples = 0;  // of its data set
-  // Null and empty while it is closed.
+  // Null and empty while the evaluation is closed.
   std::unique_ptr<eval::Evaluator> evaluator;
   const data::Dataset* dataset = nullptr;
   eval::DataSets further;
-  models::ForwardPass* pass = nullptr;  // owned by the engine
+  step::PassId pass;  // of the job's engine
 
   std::set<std::string> data_sets() const;  // their names
   // Builds the evaluator. Its data sets must be open.
@@ -70,9 +70,8 @@ struct Evaluation {
 
 // Makes an open evaluator and checks the data that it reads.
 Evaluation make_evaluation(const Job& job, const std::string& name,
-                           const eval::EvalOptions& options, const EvaluationTimes& times = {});
-// Finds the pass of an evaluator in the job's engine.
-void find_pass(Evaluation& evaluation, const Job& job);
+                           const eval::EvalOptions& options, step::PassId pass,
+                           const EvaluationTimes& times = {});
 // Runs an evaluator on the job's engine. All ranks call. folder, journal: see eval::Context.
 eval::Result run_evaluation(const Evaluation& evaluation, const Job& job,
                             const data::LoaderOptions& loader, step::Weights weights,
@@ -97,8 +96,6 @@ class Evaluations {
   // then closed, with their data, until they are first needed. All ranks call `must_stop` between
   // two batches.
   Evaluations(Attempt& attempt, RunFiles& files, Feed& feed, std::function<bool()> must_stop);
-  // Finds the passes of the evaluators in the engine.
-  void find_passes();
 
   bool due(int64_t step) const;
   Outcome run(Which which);

@@ -105,7 +105,7 @@ std::vector<Place> places_of(const Recipe& recipe, const config::Deck& deck) {
             fmt::format("data.{}.{}", name, options.source_options()->files_key());
         deck.has(key))
       add(key, base::Exit::data,
-          [&options = options] { return dataset_problem(*options.source_options()); });
+          [&set = options] { return dataset_problem(*set.source_options()); });
   }
   if (const std::string& path = recipe.init.from; !path.empty())
     add("init.from", base::Exit::checkpoint, [&path] {

@@ -20,20 +20,20 @@ using records::Looked;
 using records::ValueCounts;
 constexpr size_t kKinds = std::size(records::kLookedNames);
 
-// A rule, with what its expression matches.
+// A rule, with the tensors that its expression matches.
 struct Reach {
   bool histogram;  // else only the root mean square
   int64_t every_steps;
   std::array<std::vector<int>, kKinds> tensors;  // by kind: numbers of parameters or blocks
 };
 
-// What is looked at in a step, of one kind.
+// The tensors of one kind that are counted in a step.
 struct Look {
   std::map<int, size_t> places;  // by parameter or block: its place below
   std::vector<ValueCounts> counts;
   std::vector<bool> histogram, rms;
 
-  // Returns null if the tensor is not looked at.
+  // Returns null if the tensor is not counted.
   ValueCounts* find(int tensor) {
     const auto at = places.find(tensor);
     return at == places.end() ? nullptr : &counts[at->second];
@@ -164,7 +164,7 @@ class Histograms : public Observer, private step::Probe {
     before_ = {};
   }
 
-  // ---------------------------------------------------------------- after it
+  // ---------------------------------------------------------------- after a step
 
   std::string path_of(Looked kind, int tensor) const {
     if (kind == Looked::activations) return engine_.model().blocks()[size_t(tensor)];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tells the hooks of the deck what happens in the run.
+// Runs the deck's hooks when something happens in the run.
 #include "job/hooks.hpp"
 
 #include <filesystem>
@@ -57,7 +57,7 @@ class HookObserver : public Observer {
     using base::Exit;
     if (ending.code != Exit::finished && ending.code != Exit::stopped &&
         ending.code != Exit::requeue)
-      return;  // job/failure.cpp tells of errors
+      return;  // job/failure.cpp reports errors
     attempt_.enter("hooks");
     hooks_.end(attempt_.world(), ending.code, ending.reason,
                with_loss({{"step", attempt_.state.step}}));
@@ -78,7 +78,7 @@ class HookObserver : public Observer {
   job::Hooks& hooks_;
   const int64_t every_;  // steps between two step hooks; 0: there are none
   std::optional<double> loss_;
-  std::optional<int64_t> due_step_;  // told at the end of the step
+  std::optional<int64_t> due_step_;  // its hook runs at the end of the step
 };
 
 std::unique_ptr<Observer> make_hooks(const Attempt& attempt) {

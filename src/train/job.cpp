@@ -248,8 +248,8 @@ void Job::build_engine(const std::string& choices) {
       std::make_unique<step::Engine>(options, mesh_, session_ ? device_.kind : device::Kind::plan);
 }
 
-// Checks that the address space holds the memory of the job's work beside the memory in use, if it
-// is limited. Libraries crash at the limit.
+// If the address space is limited, checks that it has room for the job's work in addition to the
+// memory in use. Libraries crash at the limit.
 void Job::need_memory(const step::EngineOptions& options) const {
   if (base::address_space().limit == 0 || device_.kind != device::Kind::cpu) return;
   auto world = comm::make_plan_comm(mesh_.shape.ranks());

@@ -19,7 +19,7 @@ namespace train {
 // It has many members because each stage leaves its result here.
 class Job {
  public:
-  // How data sets are opened, and what for.
+  // How data sets are opened, and for which work.
   struct Access {
     bool writes_indexes = true;  // false: no file is written, and one thread reads
     // true: opening accepts broken samples, whatever loader.on_bad_sample says
@@ -27,7 +27,7 @@ class Job {
     // false: the job only runs forward passes. It reads no training data, and any number of ranks
     // fits.
     bool trains = true;
-    ForwardWork work = {};  // of a job that does not train
+    ForwardWork work = {};  // for a job that does not train
     // Keys or tables that may differ from those of the weights' training (--allow-change).
     std::vector<std::string> allow_change = {};
   };
@@ -51,7 +51,7 @@ class Job {
   // Closes the data sets of evaluators, once they are checked, except those to keep. They cost
   // memory, and a run may need them much later.
   void close_evaluated(const std::set<std::string>& keep);
-  // Opens those of these data sets that are closed. All ranks call. Error(Exit::data) if the
+  // Opens these data sets, except those already open. All ranks call. Error(Exit::data) if the
   // samples are no longer those that were checked. `poll`: see comm::beside.
   void open_evaluated(
       const std::set<std::string>& names, const comm::Poll& poll = [] {});
@@ -79,12 +79,14 @@ class Job {
     return data_ ? DataLength(data_->size(), data_->end()) : DataLength(0);
   }
   step::Engine& engine() const { return *engine_; }
-  // Return what checkpoints keep once the data are open: the names of the model's classes, a line
-  // each, or "" (class_lists.hpp); the tokenizers that were opened and have a file, with its hash.
+  // Return what checkpoints keep, once the data are open. classes(): the names of the model's
+  // classes, one per line, or "" (class_lists.hpp). tokenizer_text(): each opened tokenizer that
+  // has a file, with the file's hash.
   std::string classes() const;
   std::string tokenizer_text() const;
-  // Checks, with an engine, that the open sets have the classes of the training that wrote `file`,
-  // and its tokenizers the same files; "" is not known. Error(Exit::config) if not. All ranks call.
+  // Checks, once the engine is built, that the open sets have the classes of the training that
+  // wrote `file`, and that the tokenizers have the same files. "" means not known.
+  // Error(Exit::config) if not. All ranks call.
   void check_lists(const std::string& classes, const std::string& tokenizers,
                    const std::string& file) const;
 

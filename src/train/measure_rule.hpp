@@ -25,8 +25,8 @@ struct Bound {
 // Error(Exit::config) explains what is wrong with the text, or that the model has no such measure.
 Bound parse_measure_rule(const std::string& text, const std::vector<models::Measure>& measures);
 
-// The measures that rules read, as the newest step gave them. Checkpoints keep them, so that a run
-// that goes on decides as one that was not cut off.
+// The measures that rules read, as the newest step gave them. Checkpoints keep them, so that a
+// continued run decides like an uninterrupted one.
 class WatchedMeasures {
  public:
   WatchedMeasures() = default;  // watches nothing
@@ -34,8 +34,8 @@ class WatchedMeasures {
 
   // values: of a step, in the order of `measures`.
   void update(const std::vector<models::Measure>& measures, const std::vector<double>& values);
-  // Returns "" if the rule holds, or a text such as "loss=3.2 is not below 2". Without a value it
-  // does not hold.
+  // Returns "" if the rule holds, or a text such as "loss=3.2 is not below 2". Without a value
+  // the rule does not hold.
   std::string problem(const std::string& rule) const;
   // Lists the members that checkpoints hold; none if nothing is watched.
   void members(MemberList& list);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// logs/memory.txt: what takes the memory of each rank at chosen steps (log.memory_steps).
+// logs/memory.txt: what uses the memory of each rank at chosen steps (log.memory_steps).
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -17,7 +17,7 @@ namespace {
 
 constexpr const char* kFile = "/logs/memory.txt";
 
-// Returns "NAME BYTES" of everything that is known of this rank, a line each.
+// Returns one line "NAME BYTES" for each known number about this rank's memory.
 std::string memory_of_rank(const Attempt& attempt) {
   std::string out;
   auto put = [&](const std::string& name, int64_t bytes) {

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "models/trunks/trunk.hpp"
+
 namespace train {
 using config::OnResume;
 
@@ -48,14 +50,14 @@ void EvaluateOptions::bind(config::Table& t) {
   auto may = config::OnResume::may_change;
   t.key("from", from,
         "weights to evaluate, one after the other (--mode eval): a checkpoint .h5, a run "
-        "directory, .npz or .safetensors; [] = run.dir. Files of other programs are read as init "
-        "says (map, posemb); what init.dont_load names is read, too, if the file has it and it "
-        "fits")
+        "directory, .npz or .safetensors; [] = run.dir. Files of other programs are read with "
+        "init.map and init.posemb. Parameters that init.dont_load names are read, too, if the file "
+        "has them and they fit")
       .unit("path")
       .on_resume(may);
   t.choice("checkpoints", every_checkpoint, {{"newest", false}, {"all", true}},
-           "of a run directory, evaluate its newest valid checkpoint, or all of them from the "
-           "oldest on")
+           "which checkpoints of a run directory to evaluate: the newest valid one, or all, oldest "
+           "first")
       .on_resume(may);
   t.key("evaluators", evaluators,
         "names of [eval.NAME] to run, or NAME_ema for one on the average of the weights; [] = all")
@@ -110,9 +112,7 @@ void ExtractOptions::bind(config::Table& t) {
   t.key("data", data, "name of a [data.NAME] table (--mode extract); the mode needs it")
       .on_resume(may);
   t.key("taps", taps,
-        "features to write; without any, the vector that a head reads. Of a ViT: pre_logits, this "
-        "vector; encoded, all normalised tokens; blockNN, all tokens after block NN, counted from "
-        "00; blockNN_mean, their mean. Of a ResNet: conv1, res1 to res5, res5avg, flatten")
+        "features to write; without any, the vector that a head reads. " + models::taps_doc())
       .check([this] {
         for (const std::string& tap : taps)
           if (std::count(taps.begin(), taps.end(), tap) > 1)

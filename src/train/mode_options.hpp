@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "config/table.hpp"
+#include "eval/captions/generated_caption.hpp"
 #include "eval/evaluator.hpp"
-#include "eval/generated_caption.hpp"
 
 namespace train {
 
@@ -36,14 +36,14 @@ struct ShowOptions {
 struct EvaluateOptions {
   std::vector<std::string> from;        // [] = the run directory
   std::vector<std::string> evaluators;  // names of evaluations (eval::evaluations); [] = all
-  bool every_checkpoint = false;        // checkpoints: of run directories, all, not the newest one
+  bool every_checkpoint = false;        // checkpoints: all of a run directory, not the newest one
   int64_t batch = 0;                    // 0 = at most the examples of a training pass
   std::string out;                      // "" = no file
   std::string files;                    // folder; "" = none
   void bind(config::Table& t);
 };
 
-// Keys that modes share which write a row for each sample.
+// Keys that are shared by the modes that write a row for each sample.
 struct RowOptions {
   std::string from;      // "" = the run directory
   bool average = false;  // weights: the average, not the trained ones

@@ -11,8 +11,8 @@ ObserverRow tensorboard_row();
 ObserverRow trace_window_row();
 ObserverRow hooks_row();
 
-// The observers, in the order in which they hear of an event. Each has a file of its name. Hooks
-// come last, because their commands may read what others write.
+// The observers, in the order in which they are called. Each has a file of its name.
+// Hooks come last, because their commands may read what others write.
 std::vector<ObserverRow> observer_rows() {
   return {memory_log_row(), histograms_row(), tensorboard_row(), trace_window_row(), hooks_row()};
 }

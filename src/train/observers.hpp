@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who looks on while a run goes on: traces, histograms, TensorBoard's files, hooks. An observer is
-// one file here and one row in observers.cpp. It cannot change a step; it may ask that the run
-// stops after one.
+// Observers of a run: traces, histograms, TensorBoard's files, hooks. An observer is one file here
+// and one row in observers.cpp. It cannot change a step, but may ask the run to stop after one.
 //
-// What follows from a step comes in this order, whatever is due (tests/run/hooks_test.py):
+// After a step, everything that is due happens in this order (tests/run/hooks_test.py):
 //   1. the update
 //   2. its row of metrics
 //   3. evaluators in alphabetical order; for each: whether its value is the best one, its row
-//   4. a checkpoint, which is complete some steps later if it is written beside training
-//   5. the hooks of these events, beside the steps that follow (job/hooks.hpp)
+//   4. a checkpoint, which is complete some steps later if it is written during training
+//   5. the hooks of these events, during the steps that follow (job/hooks.hpp)
 // A stop is decided between 3 and 4. A run that is killed continues after the step of its newest
 // checkpoint, with the evaluations of that step that have no row.
 //
-// All ranks tell their observers the same events in the same order, except rows. Observers hear of
-// an event in the order of their rows:
+// All ranks tell their observers the same events in the same order, except rows. For each event,
+// observers are called in the order of observers.cpp:
 //
 //   started       the state is restored; evaluations at the start follow
 //   step_begins   before the first example of a step is asked for
@@ -22,8 +21,8 @@
 //                 GPU settles after the next one has begun
 //   evaluated     an evaluator has run
 //   saved         a checkpoint is complete, maybe some steps after its own
-//   step_ends     all that follows from a step is done, saves that go on in the background excepted
-//   went_back     instead of it: the run continues from an earlier step
+//   step_ends     all work after a step is done, except saves that go on in the background
+//   went_back     instead of step_ends: the run continues from an earlier step
 //   ended         after the last checkpoint of the attempt, or after an error
 #pragma once
 
@@ -52,7 +51,7 @@ class Observer {
     double seconds;
     bool best;  // the best value so far
   };
-  // How the attempt ends. Errors of single ranks reach the observers of these ranks alone.
+  // How the attempt ends. An error of a single rank reaches only that rank's observers.
   struct Ending {
     base::Exit code;
     std::string reason;  // "finished", why the run stopped, or the error
@@ -71,14 +70,14 @@ class Observer {
   virtual void step_ends(int64_t /*step*/) {}
   virtual void went_back(int64_t /*step*/) {}
   virtual void ended(const Ending& /*ending*/) {}
-  // Returns why the run shall stop after this step; "" = it goes on.
+  // Returns why the run must stop after this step; "" = it goes on.
   virtual std::string wants_stop() const { return ""; }
 };
 
 // The observers that a deck asks for.
 class Observers {
  public:
-  // Makes them. All ranks call, once the engine and the run directory are there.
+  // Makes them. All ranks call, once the engine and the run directory exist.
   void open(const Attempt& attempt);
   // Calls a member of all observers: tell(&Observer::step_begins, step).
   template <class... Parameters, class... Arguments>

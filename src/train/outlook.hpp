@@ -12,8 +12,8 @@ inline double steps_outlook_s(double slowest_step_s, int64_t queued) {
 }
 
 // Returns the seconds of the save that a stop makes, and of a `pending` one that it waits for.
-// `measured_s` is the time of the last save, 0 before the first one. A disk of 100 MB/s is assumed
-// then, and half a second for the file.
+// `measured_s` is the time of the last save. Before the first save it is 0, and 100 MB/s plus half
+// a second for the file are assumed.
 inline double saves_outlook_s(double measured_s, double bytes, bool pending) {
   const double save_s = measured_s > 0 ? measured_s : 0.5 + bytes / 100e6;
   return save_s * (pending ? 2 : 1);

@@ -13,7 +13,7 @@ namespace train {
 bool tested_within(int64_t first, int64_t end, int64_t test_every);
 // Returns the number of the phase of an epoch, counted from 0.
 int64_t phase_of_epoch(int64_t epoch, int64_t test_every);
-// Returns the number of the phase of a test that follows so many epochs.
+// Returns the number of the phase of a test that follows `epochs` epochs.
 int64_t phase_of_test(int64_t epochs, int64_t test_every);
 // Returns "TeTTe": an epoch of training (T) or a test (e) for each phase. Long lists are cut.
 std::string phase_list(int64_t epochs, int64_t test_every);

@@ -33,7 +33,7 @@ struct Progress {
   // The position of step 0 in the stream of examples, and in their count, if all steps had had this
   // attempt's batch size. Not 0 once examples were left out or the batch size has changed.
   int64_t stream_offset = 0, seen_offset = 0;
-  int64_t stream_before = 0;  // examples of the stream before the data began anew (restart_data)
+  int64_t stream_before = 0;  // examples of the stream before the data started over (restart_data)
 
   void add(double Times::*category, double seconds, double with_cores) {
     times.*category += seconds;
@@ -62,7 +62,7 @@ class Pace {
     spent_[kind_of(category)] += seconds;
     job::keep_spent(spent_);
   }
-  // Counts what of the training was waiting.
+  // Counts the part of training time that was spent waiting.
   void waited(double data_s, double exchange_s) {
     spent_[job::Spent::data] += data_s;
     spent_[job::Spent::exchange] += exchange_s;

@@ -28,8 +28,8 @@ std::string hosts_text(const std::vector<std::string>& hosts) {
   return base::join(parts, ", ");
 }
 
-// Facts that differ between jobs that are alike: the scheduler's names for them. The keys of a deck
-// that differ are told one by one elsewhere.
+// True for facts that differ even between equal jobs, such as the scheduler's names for them.
+// Changed keys of a deck are reported elsewhere, one by one.
 bool always_changes(const std::string& name) {
   constexpr std::array kBeginnings = {"env.SLURM_", "env.PBS_", "env.TMPDIR", "deck."};
   return std::ranges::any_of(kBeginnings, [&](const char* b) { return name.starts_with(b); });

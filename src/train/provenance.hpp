@@ -8,14 +8,15 @@
 
 namespace train {
 
-// Returns the facts about this attempt, once the data are open and the mesh is there. Those of the
-// machine are rank 0's; "ranks.differ" names ranks with others. All ranks call.
+// Returns the facts about this attempt, once the data are open and the mesh is connected. Facts
+// about the machine are rank 0's; "ranks.differ" names the ranks whose facts differ. All ranks
+// call.
 job::Facts provenance_of(Attempt& attempt);
 
 // Returns lines about what has changed, without what changes with every job.
 std::vector<std::string> changes_since(const job::Facts& before, const job::Facts& now);
 
-// Keeps the facts and prints what has changed since the start before. All ranks call.
+// Records the facts and prints what has changed since the previous start. All ranks call.
 void keep_provenance(Attempt& attempt);
 
 }  // namespace train

@@ -5,7 +5,6 @@
 #include <set>
 #include <tuple>
 
-#include "base/pattern.hpp"
 #include "base/text.hpp"
 #include "data/stream/loader.hpp"
 #include "host/device_choice.hpp"
@@ -58,7 +57,8 @@ void TrainOptions::bind(config::Table& t) {
   t.key("data", data, "name of a [data.NAME] table; or mixture");
   t.key("mixture", mixture,
         "{ NAME = weight }: data sets interleaved by weight, exact over every period (10,000 "
-        "examples or fewer); an epoch of it is as many examples as all its data sets hold")
+        "examples or fewer); one epoch of the mixture has as many examples as all its data sets "
+        "together")
       .above(0);
   t.duration("total", total,
              "length of the run; making it longer extends a finished run; \"input\": until the "
@@ -81,10 +81,10 @@ void TrainOptions::bind(config::Table& t) {
       .on_resume(OnResume::may_change);
   t.choice(
       "shuffle", shuffle, data::kShuffleNames,
-      "order of the examples: none: as they lie; exact: another permutation every epoch; blocks: "
+      "order of the examples: none: as stored; exact: another permutation every epoch; blocks: "
       "runs of neighbours in random order, mixed within windows, kind to file systems; classes: "
-      "each drawn anew by the frequency of its class (data.NAME.class_field); stratified: each "
-      "batch has classes_per_batch classes with equally many examples each");
+      "each example is drawn independently, with a weight by its class (data.NAME.class_field); "
+      "stratified: each batch has classes_per_batch classes with equally many examples each");
   t.key("shuffle_block", shuffle_block, "shuffle \"blocks\": neighbouring examples read together")
       .min(1)
       .max(1 << 24)
@@ -104,16 +104,17 @@ void TrainOptions::bind(config::Table& t) {
       .max(1 << 24)
       .unit("classes");
   t.key("test_every", test_every,
-        "all evaluators also run after epoch 0, each test_every-th one and the last, in VISSL's "
-        "phases; 0 = when their own keys say")
+        "all evaluators also run after epochs 0, k, 2k, ... (k = test_every) and after the last "
+        "one, in VISSL's phases; 0 = only when their own keys say")
       .min(0)
       .max(1 << 30)
       .unit("epochs")
       .on_resume(OnResume::may_change);
   t.choice("reduce_gradients", reduces_after,
            {{"beside_backward", false}, {"after_backward", true}},
-           "replicated parameters at determinism.level \"run\": their gradients are summed over "
-           "ranks as soon as a block has its own, or when backward is over; the same bits")
+           "when gradients of replicated parameters are summed over ranks at determinism.level "
+           "\"run\": as soon as those of a block are complete, or after backward. Both give the "
+           "same bits")
       .on_resume(OnResume::may_change);
   for (const char* name : {"label_smoothing", "pad_id"})
     t.moved(name, fmt::format("model.{}", name));
@@ -158,8 +159,8 @@ void Recipe::bind(config::Table& t) {
                    "with this table the run keeps a moving average of the weights, for "
                    "eval.NAME.weights and init.weights");
   t.optional_table("noise", noise,
-                   "with this table passes of training see weights with normal noise, which the "
-                   "weights themselves never have");
+                   "with this table training passes use weights plus normal noise; the stored "
+                   "weights stay without noise");
   data.bind(t);
   t.named("eval", evals, "evaluators, run in alphabetical order");
   t.table("checkpoint", checkpoint, "files to continue from");
@@ -174,8 +175,8 @@ void Recipe::bind(config::Table& t) {
           "the watchdog, which notices a job that makes no progress and names the rank that the "
           "others wait for");
   t.table("hooks", hooks,
-          "commands that run beside training when something has happened; each gets what there is "
-          "to know about it. --fast-dev runs none");
+          "commands that run after events of the run, while training continues; each gets the "
+          "facts of its event. --fast-dev runs none");
   t.table("profile", profile, "what speed is compared with, and which steps are traced");
   t.table("bench", bench, "--mode bench");
   t.table("plan", plan, "--mode plan: what a run needs");
@@ -192,7 +193,28 @@ namespace {
 
 constexpr const char* kModel = "the model";  // reader of data sets, in messages
 
-// Checks that the metrics exist that checkpoint.best and early_stop name, and the measures of
+// True if rows of metrics have a value of this name, whatever the model: see RunLog::write_row.
+bool is_in_rows(std::string_view name) {
+  constexpr std::string_view kSchedule = "schedule";  // "schedule1" is the second one
+  if (name == "kind" || name == "step" || name == "attempt") return true;
+  if (name.starts_with(kSchedule))
+    return name.find_first_not_of("0123456789", kSchedule.size()) == name.npos;
+  return std::ranges::any_of(records::train_metrics(),
+                             [&](const records::MetricInfo& m) { return m.name == name; });
+}
+
+// Checks the names that a deck gives to measures: a row has one value of each name.
+void check_measures(config::Deck& deck, const models::Model& made) {
+  for (const models::Measure& m : made.measures())
+    if (m.name != "loss" && is_in_rows(m.name))
+      deck.error(
+          "model.loss",
+          fmt::format("name = \"{}\" is that of another value in metrics.jsonl; take another "
+                      "name",
+                      m.name));
+}
+
+// Checks that the metrics named by checkpoint.best and early_stop exist, and the measures of
 // eval.NAME.when.
 void check_metrics(const Recipe& recipe, config::Deck& deck, const models::Model& made) {
   auto metric = [&](const std::string& key, const std::string& choice) {
@@ -221,7 +243,7 @@ void check_metrics(const Recipe& recipe, config::Deck& deck, const models::Model
   }
 }
 
-// Checks that the evaluations exist that evaluate.evaluators names.
+// Checks that the evaluations named by evaluate.evaluators exist.
 void check_chosen(const Recipe& recipe, config::Deck& deck) {
   std::vector<std::string> names;
   for (const auto& [name, options] : recipe.evaluations()) names.push_back(name);
@@ -258,57 +280,6 @@ void check_machine(const Recipe& recipe, config::Deck& deck, const models::Model
   }
 }
 
-// Checks that each sharding rule matches a parameter that earlier rules do not match.
-void check_sharding(const Recipe& recipe, config::Deck& deck,
-                    const std::vector<std::string>& paths) {
-  std::vector<std::string> left = paths;  // parameters that no rule matched so far
-  for (size_t i = 0; i < recipe.sharding.rules.size(); ++i) {
-    const base::Pattern match(recipe.sharding.rules[i].match);
-    auto matched = [&](const std::string& p) { return match.matches(p); };
-    if (std::none_of(paths.begin(), paths.end(), matched))
-      deck.error(fmt::format("sharding.rule.{}.match", i),
-                 fmt::format("\"{}\" matches no parameter", recipe.sharding.rules[i].match));
-    else if (std::erase_if(left, matched) == 0)
-      deck.error(
-          fmt::format("sharding.rule.{}.match", i),
-          fmt::format("\"{}\" is never reached: the rules before it take all that it matches",
-                      recipe.sharding.rules[i].match));
-  }
-}
-
-// Checks all keys that name parameters by their paths.
-void check_paths(const Recipe& recipe, config::Deck& deck, const models::Model& made) {
-  const std::vector<shard::Parameter> parameters = made.parameters();
-  std::vector<std::string> paths;
-  for (const shard::Parameter& p : parameters) paths.push_back(p.path);
-  for (const auto& [ours, theirs] : recipe.init.map)
-    if (!ours.empty() &&
-        std::none_of(paths.begin(), paths.end(), [&prefix = ours](const std::string& p) {
-          return p == prefix || p.starts_with(prefix + "/");
-        }))
-      deck.error(
-          "init.map",
-          fmt::format(
-              "\"{}\" is neither a parameter of this model nor what comes before a '/' in one",
-              ours));
-  if (!recipe.init.from.empty() && !recipe.checkpoint.branch_from.empty())
-    deck.error("init.from",
-               "a run begins from these parameters or from checkpoint.branch_from, not from both");
-  for (const optim::Problem& p :
-       optim::resolve_policies(recipe.optimizer, recipe.schedule, parameters).problems)
-    deck.error(p.key, p.text);
-  check_sharding(recipe, deck, paths);
-  recipe.log.check_paths(deck, paths, made.blocks());
-  for (const std::string& path : paths) {
-    try {
-      recipe.sharding.strategy_of(path);
-    } catch (const base::Error& e) {
-      deck.error("sharding.optimizer", e.what());
-      break;
-    }
-  }
-}
-
 }  // namespace
 
 void Recipe::cross_check(config::Deck& deck) const {
@@ -335,7 +306,7 @@ void Recipe::cross_check(config::Deck& deck) const {
     try {
       one = {data.preprocess_of(name), data.spec_of(name), reader};
     } catch (const base::Error&) {
-      return;  // reported above, or it needs a file that is not here
+      return;  // reported above, or it needs a missing file
     }
     if (std::find(checked.begin(), checked.end(), one) != checked.end()) return;
     checked.push_back(one);
@@ -363,10 +334,11 @@ void Recipe::cross_check(config::Deck& deck) const {
   for (const std::string& name : index.data) known("index.data", name);
 
   check_average(deck);
+  check_measures(deck, *made);
   check_metrics(*this, deck, *made);
   check_chosen(*this, deck);
   check_machine(*this, deck, *made);
-  check_paths(*this, deck, *made);
+  check_paths(deck, *made);
 }
 
 // Checks that the model can do what evaluators need.
@@ -437,7 +409,7 @@ void Recipe::check_tokenizers(config::Deck& deck) const {
     try {
       specs[name] = data.opened_spec_of(name);
     } catch (const base::Error& e) {
-      // Files may lie elsewhere on the machine that checks a deck.
+      // The machine that checks a deck may lack the files.
       if (e.code() == base::Exit::config)
         deck.error(fmt::format("data.{}.preprocess", name), e.what());
     }
@@ -477,7 +449,7 @@ void Recipe::check_mixture(config::Deck& deck) const {
         deck.error("train.mixture", fmt::format("[data.{}] and [data.{}] cannot be mixed: {}",
                                                 first, name, problem));
     } catch (const base::Error&) {
-      // A file that the spec needs is not here; opening the mixture checks again.
+      // A file that the spec needs is missing; opening the mixture checks again.
     }
   }
 }

@@ -57,7 +57,7 @@ struct TrainOptions {
   void bind(config::Table& t);
   // total_steps = "input": the run ends when its training data end.
   bool until_input_ends() const { return std::isinf(total.value); }
-  // Reports orders of examples that do not go with other keys.
+  // Reports orders of examples that conflict with other keys.
   void check_order(config::Table& t) const;
   // Largest number of examples of a rank in one pass.
   int64_t most_per_pass() const { return micro_batch ? micro_batch : global_batch; }
@@ -70,7 +70,7 @@ struct TrainOptions {
 // The length of the training data, in examples; 0: not known.
 struct DataLength {
   int64_t epoch = 0;  // of all data sets together
-  int64_t end = 0;    // position at which a data set would begin anew
+  int64_t end = 0;    // position at which a data set would start over
   DataLength(int64_t one_set) : epoch(one_set), end(one_set) {}
   DataLength(int64_t all_sets, int64_t first_end) : epoch(all_sets), end(first_end) {}
 };
@@ -92,8 +92,8 @@ struct ForwardWork {
   std::string name = {};  // for messages: "evaluation"
   std::set<std::string> data_sets = {};
   std::vector<step::SidePass> passes = {};
-  int64_t batch = 0;  // examples of a pass on each rank; 0: at most those of a training pass
-  // Sets whose labels are written beside what the passes make of their images.
+  int64_t batch = 0;  // examples of a pass on each rank; 0: at most the number in a training pass
+  // Sets whose labels are written with the passes' results for their images.
   std::set<std::string> labels_of = {};
 };
 
@@ -155,7 +155,7 @@ struct Recipe {
   // Checks against the tokenizer files that can be read.
   void check_tokenizers(config::Deck& deck) const;
   // Returns the limits that ids of a data set must be below, by field. A sample with a larger id is
-  // a bad one. "" is the data of training.
+  // bad. "" is the data of training.
   std::map<std::string, data::ValueLimit> value_limits(const std::string& set = "") const;
 
   // `stream_offset`: position of step 0 in the stream (progress.hpp). A run that ends with its
@@ -172,12 +172,12 @@ struct Recipe {
                              device::Kind kind = device::Kind::cpu) const;
   // Returns the work of --mode eval: the chosen evaluations.
   ForwardWork evaluation_work() const;
-  // Returns the options of an engine on so many ranks that only does this work. It needs no
+  // Returns the options of an engine on this many ranks that only does this work. It needs no
   // training data.
   step::EngineOptions forward_engine(const ForwardWork& work, int ranks, int threads,
                                      device::Kind kind) const;
   // The scaling of pixels, if it can be left to the model. All data sets in use must make all
-  // fields of pixels that they have from bytes in the same way.
+  // their fields of pixels from bytes in the same way.
   struct BytePixels {
     std::vector<std::string> fields;
     data::ByteScale scale;
@@ -190,7 +190,7 @@ struct Recipe {
   using Features = std::map<std::string, models::FeatureSpec>;
   // Returns what engines for training and for evaluation alone have in common.
   step::EngineOptions any_engine(int threads, device::Kind kind) const;
-  // Returns the fields that are read of a data set, by all that use it.
+  // Returns the fields of a data set that its readers need: model, evaluators, modes.
   Features features_of(const models::Model& made, const std::string& set) const;
   // Checks that a data set has the fields that `reader` needs.
   void feeds(config::Deck& deck, const std::string& reader, const Features& features,
@@ -204,6 +204,7 @@ struct Recipe {
   void check_average(config::Deck& deck) const;
   void check_extract(config::Deck& deck, const models::Model& made) const;
   void check_predict(config::Deck& deck) const;
+  void check_paths(config::Deck& deck, const models::Model& made) const;
   // Returns the data sets whose images the modes extract and predict read.
   std::set<std::string> image_sets() const;
   static Features image_features(const models::Model& made);

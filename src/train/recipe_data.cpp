@@ -83,7 +83,7 @@ std::optional<Recipe::BytePixels> Recipe::byte_pixels() const {
         all = BytePixels{fields, *one};
       }
     } catch (const base::Error&) {
-      return {};  // a needed file is not here; opening the set reports it
+      return {};  // a needed file is missing; opening the set reports it
     }
   }
   return all;

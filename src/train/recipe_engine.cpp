@@ -69,7 +69,7 @@ step::EngineOptions Recipe::engine(const DataLength& length, int threads, device
   step::EngineOptions o = any_engine(threads, kind);
   o.optimizer = optimizer;
   o.groups = log.groups;
-  for (const auto& [name, e] : evals) o.passes.push_back(pass_of(e));
+  for (const auto& [name, e] : evaluations()) o.passes.push_back(pass_of(e));
   o.global_batch = train.global_batch;
   o.micro_batch = train.most_per_pass();
   o.reduces_after = train.reduces_after;

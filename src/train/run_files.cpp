@@ -51,7 +51,7 @@ records::Metrics::Row RunFiles::about_attempt() const {
   if (attempt_.job.device().kind == device::Kind::cuda)
     row.emplace_back("device_total_mib", double(device::gpu_memory_bytes()) / 0x1p20);
   const job::AttemptLog* log = attempt_.directory->attempts();
-  // A rewind begins another attempt, but no start of the program.
+  // A rewind begins another attempt, but does not start the program again.
   if (log && log->own().attempts.empty() && log->starts().size() > 1)
     row.insert(row.end(), {{"exit_before", double(log->starts()[log->starts().size() - 2].exit)},
                            {"idle_s", log->idle_s()},

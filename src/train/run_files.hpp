@@ -16,8 +16,8 @@ class RunFiles {
   explicit RunFiles(Attempt& attempt) : attempt_(attempt) {}
   ~RunFiles();  // tries once more to write what waits for room, and names what is lost
 
-  // Opens the metrics at the run's current step. `after_kill`: the attempt before was killed. All
-  // ranks call.
+  // Opens the metrics at the run's current step. `after_kill`: the previous attempt was killed.
+  // All ranks call.
   void open_metrics(bool after_kill);
   // Opens the log of samples if the deck asks for it. All ranks call.
   void open_sample_log();

@@ -12,6 +12,7 @@
 #include "base/text.hpp"
 #include "checkpoint/catalogue.hpp"
 #include "device/gpu.hpp"
+#include "eval/evaluator.hpp"
 #include "host/mfu.hpp"
 #include "host/node_memory.hpp"
 #include "job/goodput.hpp"
@@ -56,7 +57,7 @@ void RunLog::record(const step::StepReport& report, bool skipped) {
   explain(use);
 }
 
-// An epoch ends with the step whose batch holds the last example of a way through the data.
+// An epoch ends with the step whose batch holds the last example of a pass over the data.
 bool RunLog::epoch_ends() const {
   const int64_t size = attempt_.job.data().size(), step = attempt_.settled;
   return attempt_.state.examples_seen(step) / size > attempt_.state.examples_seen(step - 1) / size;
@@ -79,7 +80,7 @@ void RunLog::end_epoch() {
               double(seen) / double(attempt_.job.data().size()), attempt_.settled, text,
               means.examples());
   }
-  // A run whose end is moved goes on with the means of an epoch that has not ended.
+  // If the end of the run is moved, the means of an unfinished epoch continue.
   if (epoch_ends()) means.clear();
 }
 
@@ -192,15 +193,17 @@ void RunLog::add_machine(records::Metrics::Row& row, double seconds) {
     row.emplace_back(fmt::format("core_hours[{}]", kind), device_s / 3600);
   if (const host::NodeMemory node = host::node_memory(); node.available_kib > 0)
     row.emplace_back("host_available_mib", double(node.available_kib) / 1024);
-  if (attempt_.job.device().kind == device::Kind::cuda)
-    row.insert(row.end(),
-               {{"device_mib", double(device::gpu_memory_used_bytes()) / 0x1p20},
-                {"device_peak_mib", double(attempt_.engine().ledger().total_peak()) / 0x1p20}});
+  if (attempt_.job.device().kind == device::Kind::cuda) {
+    const device::Ledger& ledger = attempt_.engine().ledger();
+    const int64_t on_host = ledger.peak_of(eval::kFeatureCategory);
+    row.insert(row.end(), {{"device_mib", double(device::gpu_memory_used_bytes()) / 0x1p20},
+                           {"device_peak_mib", double(ledger.total_peak() - on_host) / 0x1p20}});
+  }
   if (first_step_s_) row.emplace_back("first_step_s", *std::exchange(first_step_s_, {}));
 }
 
 void RunLog::write_line(const step::StepReport& report, double seconds, const Utilisation& use) {
-  const base::Span span("write to the console");  // whose reader may stand still
+  const base::Span span("write to the console");  // whose reader may block
   const int64_t step = attempt_.settled;
   const Pace& pace = attempt_.pace;
   const std::vector<models::Measure>& measures = attempt_.engine().measures();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The state of a run beside its tensors. Checkpoints hold it as one list of members. A new member
-// needs a declaration here and a line in members().
+// The state of a run, except its tensors. Checkpoints hold it as one list of members. A new
+// member needs a declaration here and a line in members().
 #pragma once
 
 #include <optional>
@@ -47,10 +47,10 @@ struct RunState {
 
   // Continues from a saved state. The time that this attempt has spent on its start stays counted;
   // `cores` are the cores of this attempt. The stream of examples continues at its position, even
-  // if the batch size has changed, or begins anew.
+  // if the batch size has changed, or starts over.
   void continue_from(const RunState& saved, double cores);
-  // True if continuing from this state begins the data anew: the deck asks for it, and the attempt
-  // that saved had not done it.
+  // True if the data start over when the run continues from this state: the deck asks for it, and
+  // the attempt that saved had not done it.
   bool begins_data_anew(const RunState& saved) const { return restart_data && !saved.restart_data; }
   // Returns the position of the next example in the stream.
   int64_t position() const { return step * global_batch + progress.stream_offset; }

@@ -65,7 +65,7 @@ bool Saves::due() const {
 
 void Saves::begin() {
   attempt_.enter("save");
-  watch(true);     // finishes the save before
+  watch(true);     // finishes the previous save
   files_.flush();  // the metrics must never lack rows up to the checkpoint's step
   stops_.save_begins();
   attempt_.charge(&Progress::Times::checkpoint);  // what the file counts ends with its uptime

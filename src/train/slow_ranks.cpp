@@ -20,7 +20,7 @@ constexpr int64_t kWarmUp = 2;       // first steps, in which libraries prepare 
 constexpr int64_t kFirstWindow = 8;  // steps
 constexpr int64_t kLeastWindow = 4;
 constexpr double kWindow_s = 10;
-constexpr int64_t kShort = 4;        // windows until they grow, so that a verdict comes early
+constexpr int64_t kShort = 4;        // short windows at first, so that a verdict comes early
 constexpr int64_t kWarnAgain = 360;  // windows, about an hour; then twice as many, and so on
 
 // What a rank sends at the end of a window: the values of RankWindow, and the window's seconds.
@@ -115,7 +115,7 @@ void SlowRanks::step_done() {
 
 void SlowRanks::gather() {
   const host::LostTime::Seconds lost = lost_->since_last();
-  // Evaluations lie between the window's steps, and the system's counts hold them, too.
+  // Evaluations run between the window's steps, and the system's counts include them.
   const double share = std::min(1.0, counted_s_ / std::max(base::now_s() - began_s_, 1e-9));
   own_.stolen_s = lost.stolen * share;
   own_.memory_s = lost.memory * share;
@@ -164,7 +164,7 @@ void SlowRanks::judge_newest() {
                text);
   }
   if (row.verdict.rank >= 0 && row.verdict.chronic) warn(row.verdict);
-  // A row of metrics may follow several windows. It then tells of the newest slow rank.
+  // A row of metrics may cover several windows. It then reports the newest slow rank.
   if (row_ && row.verdict.rank < 0 && row_->verdict.rank >= 0) row.verdict = row_->verdict;
   row_ = row;
 }

@@ -22,7 +22,7 @@ class SlowRanks {
  public:
   explicit SlowRanks(Attempt& attempt) : attempt_(attempt) {}
 
-  // Gathers the hosts of the ranks. Call it when the engine and its threads are there. All ranks
+  // Gathers the hosts of the ranks. Call it when the engine and its threads exist. All ranks
   // call. A job of one rank is not watched.
   void open();
   // Time counts between begin() and the next pause(): steps and saves do, evaluations do not.
@@ -38,7 +38,7 @@ class SlowRanks {
   void add_to(records::MetricValues& row);
 
  private:
-  // Counts since the start of the process, of which the window holds differences.
+  // Counts since the start of the process. A window holds the differences of two such counts.
   struct Counts {
     double now_s, wait_s, begin_s, sync_s;
   };

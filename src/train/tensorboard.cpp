@@ -43,7 +43,7 @@ std::string cell_of(const std::string& text) {
   return out;
 }
 
-// Returns a table of the first captions in captions.jsonl (eval/captioning.cpp).
+// Returns a table of the first captions in captions.jsonl (eval/captions/captioning.cpp).
 std::string caption_table(const std::string& lines, size_t most) {
   using Json = nlohmann::json;
   std::string out = "| image | caption | references | log-likelihood |\n|---|---|---|---|\n";
@@ -103,8 +103,8 @@ class TensorBoard : public Observer {
     return group.substr(1) + "/" + name;  // eval/NAME/..., rms/KIND/...
   }
 
-  // Begins a file. What an attempt before wrote after the restored step no longer counts; a run
-  // that begins anew evaluates at step 0 again.
+  // Begins a file. What an earlier attempt wrote after the restored step no longer counts. A run
+  // that starts over evaluates at step 0 again.
   void begin() {
     const int64_t step = attempt_.state.step;
     file_.reset();

@@ -54,7 +54,7 @@ class TraceWindow : public Observer {
   void ended(const Ending& ending) override {
     if (file_) close(ending.reason);
   }
-  // It is asked before the end of the step.
+  // Called before the end of the step.
   std::string wants_stop() const override {
     if (!options_.stop_after || windows_.empty() || step_ != windows_.back().last) return "";
     return fmt::format("the last traced step was {} (profile.stop_after)", step_);
@@ -100,7 +100,7 @@ class TraceWindow : public Observer {
     return head;
   }
 
-  // Puts the begin of the window on rank 0's clock.
+  // Finds the begin of the window on rank 0's clock.
   void align(records::TraceHead& head) const {
     const auto rounds = comm::read_clocks(attempt_.world(), kBarriers, base::now_s);
     const comm::Offset offset = comm::clock_offsets(rounds)[size_t(head.rank)];
@@ -116,7 +116,7 @@ class TraceWindow : public Observer {
     step_begin_ns_ = 0;
   }
 
-  // A CUDA graph is one op, because those in it have no times of their own.
+  // A CUDA graph counts as one op, because the ops in it have no times of their own.
   void write_device_ops() {
     if (!device_) return;
     for (const device::OpLapse& op : device_->take())

@@ -80,8 +80,8 @@ class Threshold {
   Threshold() = default;  // notices nothing
   explicit Threshold(ThresholdChoice choice) : choice_(std::move(choice)) {}
 
-  // Compares the values of one evaluator. Returns true if the metric is on the chosen side, and was
-  // not at its evaluation before.
+  // Compares the values of one evaluator. Returns true if the metric is on the chosen side now, and
+  // was not at its previous evaluation.
   bool update(const std::string& evaluator,
               const std::vector<std::pair<std::string, double>>& values);
   void forget() { beyond_ = 0; }

@@ -94,7 +94,7 @@ base::Exit Trainer::run() {
 void Trainer::tell_ending(base::Exit code, const std::string& reason) {
   attempt_.observers.tell(&Observer::ended, Observer::Ending{code, reason});
   attempt_.charge(&Progress::Times::setup);
-  // The next start writes the end of a failure, whose first cause is in the report.
+  // A failure is recorded by the next start, because the report names its first cause.
   const bool good =
       code == base::Exit::finished || code == base::Exit::requeue || code == base::Exit::stopped;
   job::AttemptLog* log = attempt_.directory ? attempt_.directory->attempts() : nullptr;
@@ -311,7 +311,6 @@ void Trainer::start() {
   base::Stopwatch building;
   job_.build_engine(recipe.run.dir + "/gemm_search.txt");
   attempt_.init_s = building.seconds();
-  evaluations_->find_passes();
   const host::Peak peak = host::find_peak(attempt_.world(), job_.device().kind, job_.threads(),
                                           recipe.precision.compute, recipe.profile, 0.15);
   attempt_.pace.peak_flops = peak.flops;

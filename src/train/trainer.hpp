@@ -8,7 +8,7 @@
 //   continuation   where the run goes on from
 //   evaluations    evaluators and what follows from their values
 //   guard          whether a step is kept
-//   slow_ranks     who makes the others wait
+//   slow_ranks     which rank makes the others wait
 //   run_log        rows and lines about steps
 #pragma once
 

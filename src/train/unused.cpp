@@ -9,17 +9,17 @@ std::vector<Unused> only_for_gpus(const Recipe& recipe) {
   static const Recipe plain;
   std::vector<Unused> out;
   if (recipe.run.gemm_search != plain.run.gemm_search)
-    out.push_back({"run.gemm_search", "it is about products on GPUs"});
+    out.push_back({"run.gemm_search", "applies only to matrix products on GPUs"});
   if (recipe.run.cuda_graph != plain.run.cuda_graph)
-    out.push_back({"run.cuda_graph", "it is about passes of GPUs"});
+    out.push_back({"run.cuda_graph", "applies only to passes on GPUs"});
   if (recipe.bench.op_steps != plain.bench.op_steps)
-    out.push_back({"bench.op_steps", "it is about ops of GPUs"});
+    out.push_back({"bench.op_steps", "applies only to ops on GPUs"});
   if (recipe.mesh.gpu_exchange != plain.mesh.gpu_exchange)
-    out.push_back({"mesh.gpu_exchange", "it is about exchanges between GPUs"});
+    out.push_back({"mesh.gpu_exchange", "applies only to exchanges between GPUs"});
   if (recipe.mesh.gpu_timeout_s != plain.mesh.gpu_timeout_s)
-    out.push_back({"mesh.gpu_timeout_s", "it is about exchanges between GPUs"});
+    out.push_back({"mesh.gpu_timeout_s", "applies only to exchanges between GPUs"});
   if (recipe.profile.forbid_waits != plain.profile.forbid_waits)
-    out.push_back({"profile.forbid_waits", "it is about a host that waits for its GPU"});
+    out.push_back({"profile.forbid_waits", "applies only to a host that waits for its GPU"});
   return out;
 }
 
@@ -35,7 +35,7 @@ std::vector<Unused> turned_off(const Recipe& recipe) {
       "run.cuda_graph is \"on\", and ops in a graph are not measured");
   add(recipe.mesh.gpu_exchange == comm::GpuExchange::mpi &&
           recipe.mesh.gpu_timeout_s != plain.mesh.gpu_timeout_s,
-      "mesh.gpu_timeout_s", "it is about exchanges by NCCL, and mesh.gpu_exchange is \"mpi\"");
+      "mesh.gpu_timeout_s", "applies only to exchanges by NCCL, and mesh.gpu_exchange is \"mpi\"");
   add(recipe.determinism.mesh && recipe.mesh.bucket_mb != plain.mesh.bucket_mb, "mesh.bucket_mb",
       "at determinism.level \"mesh\" each unit is exchanged alone");
   add(recipe.determinism.mesh && recipe.train.reduces_after, "train.reduce_gradients",
@@ -45,7 +45,7 @@ std::vector<Unused> turned_off(const Recipe& recipe) {
   add(recipe.precision.compute != host::Compute::fp16 &&
           recipe.precision.loss_scale != plain.precision.loss_scale,
       "precision.loss_scale",
-      fmt::format("it is fp16's, and precision.compute is \"{}\"",
+      fmt::format("applies only to fp16, and precision.compute is \"{}\"",
                   name_of(recipe.precision.compute)));
   const records::TraceOptions& trace = recipe.profile.trace;
   if (const std::string early = trace.left_out(); !early.empty())

@@ -13,7 +13,7 @@
 namespace train {
 
 struct Unused {
-  std::string key, why;  // "run.gemm_search", "it is about products on GPUs"
+  std::string key, why;  // "run.gemm_search", "applies only to matrix products on GPUs"
 };
 
 // Returns the settings that only GPUs use.

@@ -24,7 +24,7 @@ void load_file(Job& job, const std::string& path, const checkpoint::State& targe
   init.average = false;
   engine.initialise();
   const checkpoint::InitReport report = checkpoint::load_initial_weights(
-      world, init, target, engine.model().patch_tables(), poll, checkpoint::Use::as_it_is);
+      world, init, target, engine.model().trunk_weights(), poll, checkpoint::Use::as_it_is);
   log::line("init     from={} {} s={:.2f}", path, report.summary, report.seconds);
   std::string random;
   int64_t count = 0;

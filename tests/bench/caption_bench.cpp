@@ -5,9 +5,9 @@
 //   score   the likelihoods of all pairs of images and texts
 //   decode  greedy captions; each gets all its tokens. Also gives the bytes that a token step must
 //           read, weights and caches, the time that memory needs to deliver them (bound_ms), and
-//           the time of its products at the speed of the encoder's (arithmetic_ms)
-// Above it stand the products of the last job by shape, and the ops of a scoring job or of a token
-// step.
+//           the time of its products at the speed of the encoder's products (arithmetic_ms)
+// The lines before it list the products of the last job by shape, and the ops of a scoring job or
+// of a token step.
 // Usage: caption_bench score|decode [S16|emoji] [f32|bf16] [THREADS] [IMAGES] [BATCH] [TOKENS]
 //        [TEXTS] [JOBS]
 #include <fmt/format.h>
@@ -19,7 +19,7 @@
 
 #include "base/clock.hpp"
 #include "comm/mesh.hpp"
-#include "models/cappa.hpp"
+#include "models/captions/cappa.hpp"
 
 namespace {
 
@@ -47,8 +47,8 @@ struct Job {
   int64_t images = 0, batch = 0, tokens = 0, texts = 100, jobs = 3;
 };
 
-// Returns the job that the command line describes. Omitted numbers are those of the comparison with
-// other programs: 32 images of S16 are captioned with 32 tokens each.
+// Returns the job that the command line describes. The defaults are those of the comparison with
+// other programs: 32 images of S16 get captions of 32 tokens each.
 Job job_of(int argc, char** argv) {
   Job job;
   auto word = [&](int i, std::string& out) { out = argc > i ? argv[i] : out; };
@@ -111,12 +111,10 @@ class Bench {
 
  private:
   nn::Context context(device::Queue& queue, device::Arena& arena) {
-    return {.queue = queue,
-            .arena = arena,
-            .weights = weights_,
-            .gradients = nullptr,
-            .batch = job_.batch,
-            .keep = false};
+    return {{.queue = queue, .arena = arena},
+            {.weights = weights_},
+            {.batch = job_.batch},
+            {.keep = false}};
   }
   models::TextList texts() const;
   void time(models::ForwardPass& pass, const std::function<void(nn::Context&, int64_t)>& run_batch);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Measures the convolutions of a step of ResNet-50 (16 images of 224 pixels) and of ResNet-18 (128
 // of 96 pixels), and the speed that matrix products reach. It is not part of the build. Compile it
-// by hand as kernel_bench.cpp.
+// by hand like kernel_bench.cpp.
 // Usage: convolution_bench [threads] [f32|bf16] [resnet50|resnet18] [fixed]. Prints the best of
 // short repeats, and the sums over the network.
 #include <algorithm>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Measures the images per second of the data path through the loader of a run, beside bare JPEG
+// Measures the images per second of the data path through the loader of a run, and of bare JPEG
 // decoding. tools/bench_data starts this program and sends commands in turn, so that all compared
 // parts alternate on the same core. A line of standard input is a command. A line of standard
 // output is its answer, "IMAGES CPU_SECONDS WALL_SECONDS":

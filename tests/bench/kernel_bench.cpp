@@ -5,7 +5,7 @@
 //       BUILD/libtrainer_{kernels,device,base}.a -ldnnl -lfmt -lspdlog -lxxhash -lcrypto
 // A build with CUDA also needs -L/usr/local/cuda/lib64 -lcudart_static -ldl -lrt.
 // Usage: kernel_bench [threads] [best|avx512|avx2] [filter] [fixed]. Prints the best of short
-// repeats. ONEDNN_MAX_CPU_ISA=AVX2 limits the library likewise. OMP_PROC_BIND=true helps on a busy
+// repeats. ONEDNN_MAX_CPU_ISA=AVX2 limits oneDNN to AVX2, too. OMP_PROC_BIND=true helps on a busy
 // machine.
 #include <cstdio>
 #include <cstdlib>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Functions that GPUs compute less exactly than the C library. With CUDA_ON_CPU_PERTURB=SEED they
-// are off by up to the errors that NVIDIA documents, always alike for the same argument, so that
-// tolerances that hold only for exact functions show. Roots and divisions stay exact, and so does
-// double precision.
+// are off by up to the errors that NVIDIA documents. The error depends on the argument and the seed
+// alone. So a test fails if its tolerance holds only for exact functions. Roots, divisions and
+// double precision stay exact.
 #pragma once
 
 #include <bit>
@@ -25,7 +25,7 @@ inline float whim(float argument) {
   return float(int32_t(h ^ h >> 13)) * 0x1p-31f;
 }
 
-// Returns a result that is off by at most so many units in the last place.
+// Returns the result with an error of at most `ulps` units in the last place.
 inline float near(float result, float argument, float ulps) {
   if (perturbation == 0 || !std::isnormal(result)) return result;
   const auto off = int32_t(std::lrint(whim(argument) * ulps));

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Computes the products of cuBLASLt, in column-major terms, with the plainest loops. It refuses all
-// that the real library refuses or may refuse: a bias of another type than the result, and
-// epilogues whose leading dimensions are not multiples of 8 elements. It refuses a call whose
-// pointers have less alignment than its algorithm was proposed for, 16 bytes for those of an
-// epilogue. It rounds operands to tf32 where the caller allows it.
+// Computes the products of cuBLASLt, in column-major terms, with the plainest loops. It refuses
+// everything that the real library refuses or may refuse: a bias of another type than the result,
+// and epilogues whose leading dimensions are not multiples of 8 elements. It refuses pointers with
+// less alignment than the algorithm was proposed for, or than 16 bytes for pointers of an epilogue.
+// It rounds operands to tf32 where the caller allows it.
 //
 // There are four algorithms for everything. The first adds in double precision, the others in
-// float. The last one cuts k in two and keeps the sums of the parts in the workspace, so it needs
-// one, and the right reduction scheme. CUBLASLT_ON_CPU_FASTEST=N makes algorithm N report the least
-// time. With CUDA_ON_CPU_PERTURB, products of narrow operands add as tensor cores do.
+// float. The last one cuts k in two and keeps the sums of the parts in the workspace, so it needs a
+// workspace and the right reduction scheme. CUBLASLT_ON_CPU_FASTEST=N makes algorithm N report the
+// least time. With CUDA_ON_CPU_PERTURB, products of narrow operands add as tensor cores do.
 //
-// CUBLASLT_ON_CPU_REFUSE is a list of what there are no kernels for: gelu, dgelu, bias, batch,
-// split. CUBLASLT_ON_CPU_WORKSPACE=BYTES: every algorithm needs that much. Products with sums
-// (BGRADA) report the time of other products. CUBLASLT_ON_CPU_SUMS=fast halves this time, and
+// CUBLASLT_ON_CPU_REFUSE lists features without kernels: gelu, dgelu, bias, batch, split.
+// CUBLASLT_ON_CPU_WORKSPACE=BYTES: every algorithm needs a workspace of this size. Products with
+// sums (BGRADA) report the time of other products. CUBLASLT_ON_CPU_SUMS=fast halves this time, and
 // "none" removes their kernels.
 #include "cublasLt.h"
 
@@ -111,7 +111,7 @@ bool are_aligned(std::initializer_list<const void*> pointers, uint64_t alignment
     if (!is_aligned(p, alignments >> (shift -= 16) & 0xffff)) return false;
   return true;
 }
-// Vectors and second results of epilogues move in 16 bytes.
+// Epilogues read and write their vectors and second results in units of 16 bytes.
 bool is_for_epilogue(const void* p) { return p && is_aligned(p, 16); }
 bool has_places(const EmulatedMatmul& m) {
   return (is_for_epilogue(m.bias) || !(has_bias(m.epilogue) || has_sums(m.epilogue))) &&
@@ -255,7 +255,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
       c->type != d->type || a->batch != d->batch || b->batch != d->batch || c->batch != d->batch ||
       wanted < 1)
     return CUBLAS_STATUS_INVALID_VALUE;
-  // Epilogues would need strides of their own vectors in a batch.
+  // In a batch, the vectors of epilogues would need strides.
   bool refused = d->batch > 1 && m->epilogue != CUBLASLT_EPILOGUE_DEFAULT;
   refused = refused || !has_places(*m);
   refused =
@@ -294,7 +294,8 @@ float truncated(double sum) {
   const auto near = float(sum);
   return std::fabs(double(near)) > std::fabs(sum) ? std::nextafter(near, 0.0f) : near;
 }
-// Returns the sum of k products. Tensor cores add a few products exactly, and then to the sum.
+// Returns the sum of k products. Tensor cores add a few products exactly, then add this part to the
+// sum.
 double sum_of(const float* p, const float* q, int64_t k, uint64_t algorithm, bool narrow) {
   constexpr int64_t kExact = 16;
   double exact = 0;
@@ -322,7 +323,7 @@ double gelu_derivative(double x) {
   return 0.5 * (1 + th) + 0.5 * x * (1 - th * th) * kGelu * (1 + 3 * kCube * x * x);
 }
 
-// Reports what a product touches beside its operands.
+// Reports what a product touches apart from its operands.
 void touch_results(const EmulatedMatmul& m, float keep, const void* c, const EmulatedLayout& lc,
                    void* d, const EmulatedLayout& ld, void* workspace, size_t bytes) {
   using namespace cuda_on_cpu;
@@ -393,7 +394,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t m, const vo
   if (!is_ours(*algorithm) || !are_aligned({a, b, c, d}, algorithm->data[1]) || !has_places(*m) ||
       bytes < algorithm->data[2])
     return CUBLAS_STATUS_INVALID_VALUE;
-  // The library starts a kernel, and takes an older error for its own.
+  // The library starts a kernel, and reports an older error as its own.
   if (cuda_on_cpu::last_error() != cudaSuccess) return CUBLAS_STATUS_EXECUTION_FAILED;
   const uint64_t number = algorithm->data[0] - kMark;
   const char* fastest = std::getenv("CUBLASLT_ON_CPU_FASTEST");

@@ -25,7 +25,7 @@
 #define __shared__ static __attribute__((abi_tag("cuda_shared")))
 #define __launch_bounds__(...)
 #define __grid_constant__ \
-  &  // after the type of an argument: all threads read it where the launch has put it
+  &  // after the type of an argument: all threads read the launch's copy of it
 
 struct dim3 {
   unsigned x, y, z;
@@ -222,8 +222,8 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t);
 
 namespace cuda_on_cpu {
 // Functions of streams.cpp. `busy` is true if work in the stream waits. `submit` runs work after
-// the work before it; into a stream that captures, it keeps the work for the graph and returns the
-// error of an ended capture. `submit_waiting` adds work that may need several tries: it returns
+// the stream's earlier work. In a stream that captures, it keeps the work for the graph and returns
+// the error of an ended capture. `submit_waiting` adds work that may need several tries: it returns
 // true when it is done, and never runs at once. `wait` returns when the stream is empty.
 bool busy(cudaStream_t);
 cudaError_t submit(cudaStream_t, std::function<void()> work);
@@ -235,10 +235,11 @@ bool on_device(const void* address);
 int graphs_launched();
 
 // Functions of errors.cpp. `report` keeps an error for cudaGetLastError, and returns it. Once the
-// GPU is broken, as by an illegal address, every call returns the error, to the end of the process.
+// GPU is broken, for example by an illegal address, every call returns the error until the process
+// ends.
 cudaError_t report(cudaError_t);
 cudaError_t last_error();
-void break_gpu(cudaError_t);  // cudaSuccess mends it
+void break_gpu(cudaError_t);  // cudaSuccess repairs it
 cudaError_t broken();
 // Returns the error of a launch that no GPU takes.
 cudaError_t launch_error(const cudaLaunchConfig_t&, const void* kernel);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The backend interface of an emulated cuDNN, which has convolutions with copies of their results
 // to f32, and attention. A convolution has three plans. The first one adds in another order in each
-// call, and says so in its notes. The second one rounds f32 operands to tf32, and says so too.
-// Attention has one plan forward; backward has one before it, which says that it adds in any order,
-// and does not run. There are no slower plans for attention.
+// call, and says so in its notes. The second one rounds f32 operands to tf32, and says so too. The
+// forward pass of attention has one plan. The backward pass has another plan before it, which says
+// that it adds in any order, and which does not run. Attention has no slower plans.
 #include "cudnn.h"
 
 #include <algorithm>
@@ -31,7 +31,8 @@ namespace {
 
 constexpr int64_t kWorkspace = 1000;
 
-// A copy of a descriptor refers to copies of others, because callers destroy theirs early.
+// A copy of a descriptor refers to copies of other descriptors, because callers destroy the
+// originals early.
 struct Content {
   cudnnBackendDescriptorType_t type{};
   bool finished = false;
@@ -92,7 +93,7 @@ DnnTensor tensor_of(const Shared& c) {
   return t;
 }
 
-// The attributes of the three operations differ in number, and so do their orders.
+// The three operations have different attribute numbers, in different orders.
 DnnConvolution convolution_of(const Content& c) {
   struct Names {
     int x, w, y, how, alpha;
@@ -160,7 +161,7 @@ DnnOperation operation_of(const Content& c) {
   return o;
 }
 
-// The convolution of a graph, whose result a second operation may copy, or its attention.
+// The work of a graph: a convolution, whose result a second operation may copy, or an attention.
 struct Call {
   bool valid = false;
   DnnConvolution convolution{};
@@ -335,7 +336,7 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
   if (!placed || !workspace) return CUDNN_STATUS_BAD_PARAM;
   if (call.is_attention() && call.convolution.engine != DnnEngine::plain)
     return CUDNN_STATUS_NOT_SUPPORTED;
-  // The library starts a kernel, and takes an older error for its own.
+  // The library starts a kernel, and reports an older error as its own.
   if (cuda_on_cpu::last_error() != cudaSuccess) return CUDNN_STATUS_EXECUTION_FAILED;
   cuda_on_cpu::submit(handle->stream, [call, workspace]() mutable {
     cuda_on_cpu::Access access;

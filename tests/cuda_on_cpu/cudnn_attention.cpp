@@ -55,7 +55,7 @@ class Values {
     return it->second;
   }
   Image& start(const DnnTensor& t) { return images_[t.id] = Image(size_t(extent(t)), NAN); }
-  // Rounds a result, and writes it to memory if it lies there.
+  // Rounds a result, and writes it to memory unless its tensor is virtual.
   void finish(const DnnTensor& t) {
     Image& image = images_[t.id];
     for (float& x : image) x = rounded(x, t.type);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Graphs of attention of the emulated cuDNN: products of matrices, operations on elements, sums and
-// maxima of rows, and other views of the same elements.
+// maxima of rows, and reshapes.
 #pragma once
 
 #include <map>
@@ -21,7 +21,8 @@ struct DnnOperation {
 struct DnnAttention {
   std::vector<DnnOperation> operations;
 
-  // True if the shapes of all operations fit, and each one reads what is known by then.
+  // True if the shapes of all operations fit, and each one reads tensors that are given or already
+  // computed.
   bool is_valid() const;
   bool is_backward() const;
   // True if the library has a plan: heads of at most 128 numbers, in multiples of 8. With
@@ -29,12 +30,12 @@ struct DnnAttention {
   bool has_plans() const;
   // Backward stores the gradients of the scores, as on H100 and H200.
   int64_t workspace_bytes() const;
-  // Sets the addresses of tensors in memory. Returns false if one lacks or is not aligned.
+  // Sets the addresses of tensors in memory. Returns false if an address is missing or not aligned.
   bool place(const std::map<int64_t, void*>& data);
   void run() const;
 
  private:
-  // All tensors that lie in memory.
+  // All tensors that are not virtual.
   std::vector<DnnTensor*> in_memory();
 };
 

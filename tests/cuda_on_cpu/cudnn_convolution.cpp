@@ -11,7 +11,7 @@ namespace {
 
 int64_t count_of(const DnnTensor& t) { return t.sizes[0] * t.sizes[1] * t.sizes[2] * t.sizes[3]; }
 
-// True if the channels lie together, without gaps.
+// True if the channels of a pixel are adjacent and there are no gaps.
 bool is_channels_last(const DnnTensor& t) {
   const int64_t c = t.sizes[1], h = t.sizes[2], w = t.sizes[3];
   return t.strides == std::array<int64_t, 4>{c * h * w, 1, c * w, c} && count_of(t) > 0;
@@ -32,8 +32,8 @@ std::vector<float> operand(const DnnTensor& t, DnnEngine engine) {
   return out;
 }
 
-// Calls f(x, w, y) with the places of every product of one pixel with one weight, where x and w
-// are the first of the channels of a group.
+// Calls f(x, w, y) with the offsets of the operands and the result, for every product of a pixel
+// with a weight. x and w are offsets of a group's first channel.
 template <class F>
 void for_each_product(const DnnConvolution& a, const F& f) {
   const auto &x = a.x.sizes, &w = a.w.sizes, &y = a.y.sizes;

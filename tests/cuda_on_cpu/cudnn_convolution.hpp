@@ -23,12 +23,12 @@ struct DnnConvolution {
 
   // True if the shapes and layouts fit each other.
   bool is_valid() const;
-  // True if the library has plans: tensors of one type, or a sum that stays f32 in a second
-  // operation, for channels in multiples of 8. With CUDNN_ON_CPU_REFUSE=floats it has none of the
-  // latter.
+  // True if the library has plans. It has plans for tensors of one type. For channels in multiples
+  // of 8 it also has plans that keep the sum in f32 by a second operation, unless
+  // CUDNN_ON_CPU_REFUSE has "floats".
   bool has_plans();
   DnnTensor& result();
-  // True if all data are there and aligned as described.
+  // True if all tensors have addresses, aligned as described.
   bool has_data() const;
   void run();
 };

@@ -13,7 +13,7 @@
 
 namespace cuda_on_cpu {
 
-// True if CUDNN_ON_CPU_REFUSE, a list, has the name: there are no plans for it.
+// True if the list CUDNN_ON_CPU_REFUSE has this name. Then no plans for it exist.
 inline bool dnn_refuses(const std::string& what) {
   const char* set = std::getenv("CUDNN_ON_CPU_REFUSE");
   return set && ("," + std::string(set) + ",").find("," + what + ",") != std::string::npos;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Emulates CUDA's errors and its rules for launches. An error that a call returns stays the
-// thread's last one until cudaGetLastError clears it: libraries find it there, and take it for
-// their own. An error of the GPU stays for ever.
+// thread's last error until cudaGetLastError clears it. Until then libraries find this error and
+// report it as their own. An error of the GPU is never cleared.
 #include <algorithm>
 #include <cstdlib>
 #include <map>

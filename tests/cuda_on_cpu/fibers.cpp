@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs a kernel on the CPU. CUDA threads run on fibers, and blocks run one after the other. At a
-// barrier or a shuffle a thread gives way. Cases that CUDA leaves undefined are errors here:
-// threads of a block at different barriers, threads that ended while others wait, and lanes missing
-// from a shuffle. A missing barrier changes results in another order: CUDA_ON_CPU_ORDER=reverse
-// runs threads and blocks from the last to the first, and CUDA_ON_CPU_ORDER=random in an order that
-// differs between blocks and between barriers, and follows from CUDA_ON_CPU_SEED. With
-// CUDA_ON_CPU_COUNT=1 the program prints the number of launches at its end. Barriers of the block
-// that CUDA_ON_CPU_NO_BARRIER names do nothing, which shows if the search for races misses them.
+// barrier or a shuffle a thread yields to the others. Cases that CUDA leaves undefined are errors
+// here: threads of a block at different barriers, threads that ended while others wait, and lanes
+// missing from a shuffle. With a missing barrier, results depend on the order of threads.
+// CUDA_ON_CPU_ORDER=reverse runs threads and blocks from the last to the first.
+// CUDA_ON_CPU_ORDER=random draws a new order, with CUDA_ON_CPU_SEED, for each block and after each
+// barrier. With CUDA_ON_CPU_COUNT=1 the program prints the number of launches at its end. Block
+// barriers that CUDA_ON_CPU_NO_BARRIER names do nothing. This shows whether the search for races
+// notices that they are missing.
 #include <ucontext.h>
 
 #include <cstdio>
@@ -69,7 +70,7 @@ struct Block {
 };
 Block b;
 
-// Dynamic shared memory of this size. Launches use it in turn; new pages for each would take longer
+// Dynamic shared memory of this size. Launches reuse it, because mapping new pages takes longer
 // than many kernels.
 GuardedMemory& shared_of(size_t bytes) {
   static auto* all = new std::map<size_t, std::unique_ptr<GuardedMemory>>;
@@ -159,7 +160,7 @@ void give_way(Thread::State state) {
   switch_from(*b.running->fiber, next_ready());
 }
 
-// Threads that wait for nothing follow each other here without a switch.
+// Threads that never wait run here one after the other, without a switch of fibers.
 void fiber_main() {
   for (;;) {
     (*b.body)();

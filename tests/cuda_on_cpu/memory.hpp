@@ -8,7 +8,7 @@ namespace cuda_on_cpu {
 
 class GuardedMemory {
  public:
-  // Fills the memory with NaN; its end lies at most 255 bytes before a forbidden page.
+  // Fills the memory with NaN; its end is at most 255 bytes before a forbidden page.
   explicit GuardedMemory(size_t bytes);
   ~GuardedMemory();
   GuardedMemory(const GuardedMemory&) = delete;

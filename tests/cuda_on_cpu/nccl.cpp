@@ -78,7 +78,7 @@ struct EmulatedNccl {
   int64_t barriers = 0;
   bool absent = false;
   ncclResult_t failure = ncclSuccess;
-  // true ends its pending operations
+  // set to true, it ends the communicator's pending operations
   std::shared_ptr<bool> gone = std::make_shared<bool>(false);
 
   void arrive() {
@@ -96,7 +96,8 @@ struct EmulatedNccl {
 
 namespace {
 
-// Submits one collective: `pieces` times all ranks write their slots, then all read.
+// Submits one collective of `pieces` rounds. In each round all ranks write their slots, then all
+// ranks read.
 template <class Write, class Read>
 ncclResult_t submit(ncclComm_t comm, cudaStream_t stream, size_t pieces, Write write, Read read) {
   ++operations;

@@ -28,7 +28,7 @@ std::map<void*, std::unique_ptr<GuardedMemory>>& allocations() {
 }
 int open_count = 0;
 
-// What the program does at faults and traps of its own.
+// The program's own handlers of faults and traps.
 struct sigaction of_faults {};
 struct sigaction of_traps {};
 
@@ -53,7 +53,8 @@ void on_trap(int signal, siginfo_t*, void*) {
   sigaction(signal, &of_traps, nullptr);
 }
 
-// The program's own handlers, which it may set at any time, know nothing of this memory.
+// Installs on_fault again if the program has set a handler of its own, which does not know this
+// memory.
 void watch_faults() {
   struct sigaction now {};
   sigaction(SIGSEGV, nullptr, &now);

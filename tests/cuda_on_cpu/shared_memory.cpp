@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The __shared__ variables of kernels. For the compiler they are static variables, which would keep
-// the values of the block before. They are found in the program's symbol table, and filled with
-// 0xff, which is NaN or -1, before each block.
+// The __shared__ variables of kernels. The compiler makes them static variables, which would keep
+// the previous block's values. So this file finds them in the program's symbol table and fills them
+// with 0xff (NaN or -1) before each block.
 #include "shared_memory.hpp"
 
 #include <cxxabi.h>
@@ -35,7 +35,8 @@ struct Symbols {
   std::map<const void*, size_t> bytes_of;  // by kernel
 };
 
-// Returns the mangled name of the function around a variable, or nothing if the name is another.
+// Returns the mangled name of the function that contains a __shared__ variable, or "" for other
+// names.
 std::string function_around(std::string_view name) {
   const size_t tag = name.find(kTag);
   if (tag == name.npos || name.substr(0, 3) != "_ZZ") return "";
@@ -160,7 +161,7 @@ StaticShared::StaticShared() {
 }
 
 void StaticShared::before_block(size_t number) {
-  // Blocks of a launch use the same few variables of many, nearly always from the first one on.
+  // All blocks of a launch use the same few variables, nearly always from the first block on.
   if (std::has_single_bit(number) || number == 0)
     for (const SharedVariable& v : shared_variables())
       if (!is_clean(v)) used_.insert(&v);

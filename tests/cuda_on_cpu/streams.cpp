@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Emulates streams and events. Work in a stream runs at once, unless earlier work in the stream
-// cannot run yet: an operation that needs other ranks (nccl.cpp), or the wait for an event of
-// another stream. Such work runs when the program queries the stream or waits for it, which is as
-// late as CUDA may run it. A forgotten wait then shows as old data. With CUDA_ON_CPU_LATE=1 no work
-// runs at once. With CUDA_ON_CPU_NO_EVENT=1 no stream waits for an event, which shows if a search
-// misses that.
+// cannot run yet: an operation that needs other ranks (nccl.cpp), or a wait for another stream's
+// event. Such work runs when the program queries the stream or waits for it, which is as late as
+// CUDA may run it. So a forgotten wait results in old data. With CUDA_ON_CPU_LATE=1 no work runs at
+// once. With CUDA_ON_CPU_NO_EVENT=1 no stream waits for an event. This shows whether the search for
+// hazards notices that.
 #include "streams.hpp"
 
 #include <sched.h>

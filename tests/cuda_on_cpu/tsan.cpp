@@ -40,7 +40,7 @@ void __tsan_func_exit() {}
 void __tsan_vptr_update(void**, void*) {}
 void __tsan_vptr_read(void**) {}
 
-// Atomics of host code beside the kernels.
+// Atomics of host code in the same files as the kernels.
 char __tsan_atomic8_load(const volatile char* at, int) {
   return __atomic_load_n(at, __ATOMIC_SEQ_CST);
 }

@@ -65,8 +65,8 @@ std::map<const char*, Region>& regions() {
   return *all;
 }
 
-// What is known of a block of addresses: the only region that touches it. Kernels report each of
-// their accesses, so searches are kept; most addresses, as those of threadIdx, lie in no region.
+// The result of a search for a block of addresses: the only region that overlaps the block. Kernels
+// report every access, so results are cached. Most addresses, such as threadIdx, are in no region.
 struct Known {
   uintptr_t block = 0;
   const char* begin = nullptr;
@@ -76,7 +76,7 @@ struct Known {
 constexpr size_t kBlock = 256, kKnownBits = 9;
 std::array<Known, 1 << kKnownBits> known_blocks;
 
-// Searches the region of an address. Returns false if other regions touch the block too.
+// Finds the region of an address. Returns false if several regions overlap the block.
 bool search(const char* at, Known& found) {
   const auto* first = reinterpret_cast<const char*>(found.block * kBlock);
   auto after = regions().lower_bound(first + kBlock);
@@ -93,7 +93,7 @@ bool search(const char* at, Known& found) {
 
 const Known& known_of(const char* at) {
   const uintptr_t block = reinterpret_cast<uintptr_t>(at) / kBlock;
-  // Stacks of threads lie at equal distances, so the block's number alone is no good place.
+  // Stacks of threads are at equal distances, so block numbers are hashed to avoid collisions.
   Known& kept = known_blocks[block * 0x9e3779b97f4a7c15u >> (64 - kKnownBits)];
   if (kept.block == block) return kept;
   static Known found;
@@ -120,7 +120,7 @@ bool is_ordered(const Access& a, const Region& r) {
   return a.warp == my_warp() && a.warp_barriers < running.warp_barriers[my_warp()];
 }
 
-// Keeps an access beside those of the same interval.
+// Merges an access into the earlier ones of the same interval.
 void keep(Access& last, uint8_t bytes, bool write) {
   const uint8_t warp = my_warp(), barriers = running.warp_barriers[warp];
   const Access mine{running.interval, running.number, warp, barriers, bytes};
@@ -158,8 +158,8 @@ void look_for_hazard(Region& r, size_t offset, size_t bytes, bool write) {
   const size_t stream = doing->stream;
   for (size_t l = offset / kLine; l <= (offset + bytes - 1) / kLine; ++l) {
     Line& line = r.lines[l];
-    // A line that this work has touched alike was looked at then. Work of another stream that came
-    // between the two looked at it as well.
+    // This work has already checked the line for the same kind of access. Work of another stream
+    // that came in between has checked the line, too.
     if (write ? line.write == doing->number && line.write_stream == stream
               : line.reads[stream] == doing->number)
       continue;

@@ -5,8 +5,8 @@
 // is between them. Only barriers of the block and of the warp order accesses, not shuffles.
 //
 // Hazards: work of two streams touches the same 64 bytes, at least one writes, and neither an event
-// nor a wait of the host is between them. They are found whatever the timing. Each stream counts
-// its work, and each work knows how far the other streams were when it was certain to begin (vector
+// nor a wait of the host is between them. Timing does not matter, because each stream counts its
+// work, and each work item knows what was certain to be done before it in each stream (vector
 // clocks).
 //
 // Copies, fills and the emulated libraries report what they touch. Kernels report it only if they
@@ -47,8 +47,8 @@ struct RunningThread {
   }
 };
 extern RunningThread running;
-// True while this thread of the host runs a kernel. Others, as those that load data, may run code
-// that reports accesses too, because the linker keeps one of equal functions.
+// True while this thread of the host runs a kernel. Other threads, such as the loader's, may run
+// code that reports accesses too, because the linker keeps one of several equal functions.
 extern constinit thread_local bool in_kernel;
 
 constexpr size_t kMostStreams = 16;
@@ -74,7 +74,7 @@ struct WatchedWork {
 };
 // Adds work to a stream, whose clock moves on.
 WatchedWork add_work(size_t stream, Clock& clock);
-// Calls `work` as this work, and throws the first race or hazard that it meets.
+// Calls `work` as `as`, and throws the first race or hazard found.
 bool run_watched(const WatchedWork& as, const std::function<bool()>& work);
 
 // Memory whose accesses are checked.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads a deck, and overrides after a zero byte each. The schema is the part of the program's own
-// schema that needs few folders: data, tokenizer, loader, schedule, checkpoint, init. It has all
-// types of keys, kinds, named tables, lists and durations.
+// Reads a deck, followed by overrides with a zero byte before each. The schema is the part of the
+// program's own schema that needs few folders: data, tokenizer, loader, schedule, checkpoint, init.
+// It has all types of keys, kinds, named tables, lists and durations.
 #include "base/text.hpp"
 #include "checkpoint/init_options.hpp"
 #include "checkpoint/options.hpp"
@@ -40,7 +40,7 @@ void deck(std::string_view input) {
   deck.has("data.train.path");
   deck.on_resume("total");
   if (!deck.problems().any()) {
-    // main reports problems that need more than one table in the same way.
+    // main reports problems that involve several tables in the same way.
     for (const data::Problem& p : root.data.problems()) deck.error(p.key, p.text);
     for (auto& [name, options] : root.schedule)
       for (const optim::Problem& p : options.problems({1000, 64, 4096}, "schedule." + name))

@@ -21,7 +21,7 @@ void weights(std::string_view input) {
   MemoryFile memory(input);
   auto file = input.starts_with("PK") ? checkpoint::open_npz_weights(memory.path())
                                       : checkpoint::open_safetensors_weights(memory.path());
-  // plan_init matches names with patterns; a mismatch is no finding.
+  // plan_init matches names with patterns; a mismatch is not a finding.
   try {
     checkpoint::InitOptions options;
     options.map = {{"encoder", "params/img"}, {"", "params"}};

@@ -51,7 +51,7 @@ class Report {
     bool within() const;
   };
   static double deviation(double got, double want);  // infinite if a value is not a number
-  // Returns the number of values that may lie beyond their tolerance if there is a wide tolerance.
+  // Returns the number of values that may exceed their tolerance if there is a wide tolerance.
   // Another order of summation rounds values next to a rounding boundary the other way. A value
   // stored in bfloat16 then moves by a step of 2^-8, and chance decides if its tolerance covers
   // that. Such values are rare: the published code itself, with the examples of a batch in another

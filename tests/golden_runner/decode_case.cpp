@@ -41,14 +41,14 @@ void compare_decoding(const CaseFile& predict, const std::vector<float>& images,
                  fmt::format("has {} steps; the model has {} positions", steps, o.length()));
   const std::vector<int32_t> tokens = predict.ints("decode/tokens", shape);
   const std::vector<float> logits = predict.floats("decode/logits", {n, steps, o.vocab_size});
-  auto& pass = dynamic_cast<DecodePass&>(*engine.find_pass("decode"));
+  auto& pass = engine.pass<DecodePass>(kDecode);
   for (int64_t first = 0; first < n; first += batch) {
     const int64_t count = std::min(batch, n - first);
     std::vector<int32_t> fed(size_t(batch * steps));
     std::copy_n(tokens.begin() + first * steps, count * steps, fed.begin());
     DecodePass::Decoded got;
     engine.forward(
-        pass,
+        kDecode,
         [&](const models::Inputs& into) {
           std::copy_n(images.begin() + first * pixels, count * pixels, into.at("image").host.f32());
         },

@@ -11,8 +11,9 @@
 
 namespace golden {
 
-// Makes the pass that compare_decoding needs, for EngineOptions::passes.
+// Makes the pass that compare_decoding needs, for EngineOptions::passes, where it comes second.
 step::MakePass make_decode_pass(const CaseFile& predict);
+inline constexpr step::PassId kDecode{1};
 
 // Feeds the recorded tokens to the engine's decoder and compares logits and caches. images: [n,
 // height, width, 3], at least as many as the file decodes. Every rank decodes all of them, so that

@@ -1,20 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// A pass that decodes tokens that are given to it, position by position, with caches
-// (cappa.md 2.2). It returns logits and caches, which the passes of the product keep to themselves.
+// A pass that decodes given tokens, position by position, with caches (cappa.md 2.2). It returns
+// logits and caches, which the product's passes do not return.
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "kernels/bf16_value.hpp"
-#include "models/cappa.hpp"
-#include "models/caption_steps.hpp"
+#include "models/captions/cappa.hpp"
+#include "models/decoders/caption_steps.hpp"
 
 namespace golden {
 
 class DecodePass : public models::ForwardPass {
  public:
   DecodePass(const models::Cappa& model, int64_t steps)
-      : model_(model), length_(steps), steps_(model.decoder(), model.head()) {}
+      : model_(model),
+        length_(steps),
+        encoder_(model.encoder().make_pass()),
+        steps_(model.decoder(), model.head()) {}
   std::string name() const override { return "decode"; }
   std::vector<models::InputSpec> inputs() const override { return {model_.inputs().front()}; }
   void plan(nn::Context& ctx, const models::Inputs& inputs) override {
@@ -29,10 +33,11 @@ class DecodePass : public models::ForwardPass {
   // tokens [batch, steps]: the token that is fed at each step.
   Decoded run(nn::Context& ctx, const models::Inputs& inputs, const std::vector<int32_t>& tokens) {
     const device::Arena::Mark start = ctx.arena.low();
-    model_.encoder().place(ctx, encoder_);
-    const device::View encoded = model_.encoder().forward(ctx, inputs.at("image").device,
-                                                          model_.decoder().first_block(), encoder_);
-    steps_.begin(ctx, encoded, ctx.batch, length_);
+    const models::ImageGroup images = model_.images(inputs.at("image").device);
+    model_.encoder().place(ctx, {&images, 1}, *encoder_);
+    const models::Tokens& encoded =
+        model_.encoder().forward(ctx, {&images, 1}, model_.decoder().first_block(), *encoder_);
+    steps_.begin(ctx, encoded.of_one_size(), ctx.batch, length_);
     const int64_t n = ctx.batch, columns = steps_.vocabulary();
     const device::View logits = ctx.arena.save(n * columns);
     Decoded out;
@@ -78,7 +83,7 @@ class DecodePass : public models::ForwardPass {
 
   const models::Cappa& model_;
   int64_t length_;
-  models::Vit::Pass encoder_;
+  std::unique_ptr<models::Trunk::Pass> encoder_;
   models::CaptionSteps steps_;
 };
 

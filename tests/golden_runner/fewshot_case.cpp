@@ -7,7 +7,7 @@
 #include <cstdio>
 
 #include "eval/evaluator.hpp"
-#include "eval/linear_probe.hpp"
+#include "eval/fits/least_squares.hpp"
 #include "recorded_features.hpp"
 
 namespace golden {

@@ -11,7 +11,7 @@ LossCase::LossCase(const CaseFile& file, const std::string& group, const Setting
                    comm::Mesh& mesh)
     : file_(file), group_(group), config_(file.json(group)), settings_(settings), mesh_(mesh) {
   settings_.compute = host::Compute::f32;
-  // The first of these inputs that is there gives the sizes.
+  // The first of these inputs in the file gives the sizes.
   for (const char* name : {"emb", "query", "scores0", "student"}) {
     if (!file.has(input(name))) continue;
     const Shape shape = file.shape(input(name));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One recorded loss of embeddings (losses.h5): its steps with gradients and states, on any number
-// of ranks, passes and slices. What it is made of follows from the group's options and inputs.
+// of ranks, passes and slices. The group's options and inputs define the loss.
 #pragma once
 
 #include "keys.hpp"
@@ -32,7 +32,7 @@ class LossCase {
   void run(Report& report);
 
  protected:
-  // Declares the loss as `ranks` ranks of the published code have it.
+  // Declares the loss that the published code has on `ranks` ranks.
   virtual std::unique_ptr<models::EmbeddingLoss> make(int64_t ranks,
                                                       models::ParameterList& list) = 0;
   virtual void set_states(Workbench&) {}
@@ -40,8 +40,8 @@ class LossCase {
   // Compares states; `prefix` names the recorded step: "moco/ranks4/step2/".
   virtual void compare_states(Workbench&, const std::string& /*prefix*/, int64_t /*ranks*/,
                               Report&) const {}
-  // Returns the recorded gradients that those of the outputs give, by set; with weights of
-  // prototypes, gradients of scores give those of an embedding.
+  // Returns gradients in the form of the recorded sets, from gradients of the outputs. With weights
+  // of prototypes, gradients of scores are added to the embedding's gradient.
   virtual std::vector<std::pair<std::string, LossTensor>> gradients_of(
       const std::vector<LossTensor>& outputs) const = 0;
   virtual int64_t teacher_views() const { return 0; }

@@ -287,7 +287,7 @@ class SwavCase : public LossCase {
     if (const nlohmann::json* queue = keys.find("queue")) {
       Keys inner(file_, *queue, group_ + ": queue");
       inner.find("local_queue_length");
-      // The rows of the recorded queue count: those of all ranks, whatever the options say.
+      // The option may count one rank's rows. The recorded queue has the rows of all ranks.
       o.queue_length = inner.integer("queue_length", 0) > 0 ? file_.shape(input("queue")).at(1) : 0;
       o.queue_start_steps = inner.integer("start_iter", 0);
       inner.done();
@@ -323,7 +323,7 @@ class SwavCase : public LossCase {
     for (size_t h = 0; h < prototypes_.size(); ++h) {
       const std::string name = fmt::format("scores{}", h);
       out.outputs.push_back(read(name, s));
-      // The teacher's scores are those of the next step's crops.
+      // The scores of the next step's crops serve as the teacher's scores.
       if (from_teacher_) out.teacher.push_back(first_views(read(name, (s + 1) % steps_)));
     }
     return out;

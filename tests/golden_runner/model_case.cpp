@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "models/cappa.hpp"
+#include "models/captions/cappa.hpp"
 #include "run_case.hpp"
 
 namespace golden {
@@ -41,8 +41,8 @@ std::vector<float> Runner::logits(step::Engine& engine,
   device::Ledger ledger;
   device::Buffer out(settings_.device, ledger, "logits", 4 * count);
   const device::View view = out.view(device::DType::f32).slice(0, count);
-  auto& pass = dynamic_cast<LogitsPass&>(*engine.find_pass("logits"));
-  engine.forward(pass, prepare, [&](nn::Context& ctx, const models::Inputs& inputs) {
+  auto& pass = engine.pass<LogitsPass>(kLogits);
+  engine.forward(kLogits, prepare, [&](nn::Context& ctx, const models::Inputs& inputs) {
     pass.run(ctx, inputs, view);
   });
   std::vector<float> got(static_cast<size_t>(count));
@@ -85,9 +85,9 @@ void Runner::run_evaluation(step::Engine& engine, Report& report) const {
     sums[0] += loss_sum(got, engine.inputs().at("labels").host.i32(),
                         engine.inputs().at("weights").host.f32(), n, o.length(), o.vocab_size,
                         o.label_smoothing);
-    auto& score = dynamic_cast<models::ScorePass&>(*engine.find_pass("score"));
+    auto& score = engine.pass<models::ScorePass>(kScore);
     engine.forward(
-        score, [&](const models::Inputs& into) { score.prepare(batch, into); },
+        kScore, [&](const models::Inputs& into) { score.prepare(batch, into); },
         [&](nn::Context& ctx, const models::Inputs& inputs) {
           score.run(ctx, inputs, nll.data(), weight.data());
         });
@@ -104,9 +104,7 @@ void Runner::run_evaluation(step::Engine& engine, Report& report) const {
 }
 
 void Runner::run_features(step::Engine& engine, Report& report) const {
-  const models::Cappa& model = dynamic_cast<models::Cappa&>(engine.model());
-  auto& pass =
-      dynamic_cast<models::EmbedPass&>(*engine.find_pass(model.make_embed_pass(kTaps)->name()));
+  auto& pass = engine.pass<models::EmbedPass>(kFeatures);
   const int64_t n = geometry_.micro_batch;
   for (int64_t m = 0; m < geometry_.accumulation; ++m) {
     const int64_t first = geometry_.first_example(mesh_, m);
@@ -116,7 +114,7 @@ void Runner::run_features(step::Engine& engine, Report& report) const {
     for (const models::Tap& tap : pass.taps())
       features.push_back(got.emplace_back(size_t(n * tap.count())).data());
     engine.forward(
-        pass, [&](const models::Inputs& into) { pass.prepare(batch, into); },
+        kFeatures, [&](const models::Inputs& into) { pass.prepare(batch, into); },
         [&](nn::Context& ctx, const models::Inputs& inputs) { pass.run(ctx, inputs, features); });
     for (size_t t = 0; t < got.size(); ++t) {
       const models::Tap& tap = pass.taps()[t];

@@ -7,10 +7,16 @@
 #include <cmath>
 
 #include "decode_case.hpp"
-#include "models/cappa.hpp"
+#include "models/captions/cappa.hpp"
 #include "run_case.hpp"
 
 namespace golden {
+namespace {
+
+// The passes of the engine for images and short texts, and of the one for all positions.
+constexpr step::PassId kScores{0}, kEmbeddings{1}, kPairs{0};
+
+}  // namespace
 
 // Over this case, in bf16, the worst deviation as a part of a set's largest value is 0.0009 for
 // scores and perplexities, 0.0032 for representations, 0.0043 for cached logits and 0.0052 for
@@ -34,13 +40,13 @@ void Runner::compare_scores(step::Engine& engine, const CaseFile& recorded, Repo
   if (shape.size() != 2) recorded.fail("score/label_tokens", "is no table");
   const int64_t classes = shape[0];
   const models::TextList texts{shape[1], recorded.ints("score/label_tokens", shape)};
-  auto& pass = dynamic_cast<models::PairScorePass&>(*engine.find_pass("score pairs"));
+  auto& pass = engine.pass<models::PairScorePass>(kPairs);
   std::vector<double> scores(size_t(case_.batch * classes), 0.0);
   for (int64_t m = 0; m < geometry_.accumulation; ++m) {
     const int64_t first = geometry_.first_example(mesh_, m);
     const models::HostBatch batch = host_batch(1, first, geometry_.micro_batch, false);
     engine.forward(
-        pass, [&](const models::Inputs& into) { pass.prepare(batch, into); },
+        kPairs, [&](const models::Inputs& into) { pass.prepare(batch, into); },
         [&](nn::Context& ctx, const models::Inputs& inputs) {
           pass.run(ctx, inputs, texts, scores.data() + first * classes);
         });
@@ -57,7 +63,7 @@ void Runner::compare_scores(step::Engine& engine, const CaseFile& recorded, Repo
   for (int64_t b = 0; b < recorded_; ++b) {
     const double* mine = scores.data() + b * classes;
     const int64_t best = std::max_element(mine, mine + classes) - mine;
-    // Two classes may be nearer to each other than scores are exact.
+    // The scores of two classes may differ by less than their tolerance.
     const float* theirs = want.data() + b * classes;
     const bool near =
         std::abs(double(theirs[best]) - double(theirs[prediction[size_t(b)]])) <= 2 * allowed;
@@ -76,13 +82,13 @@ void Runner::compare_scores(step::Engine& engine, const CaseFile& recorded, Repo
 
 void Runner::compare_perplexity(step::Engine& engine, const CaseFile& recorded, bool masks,
                                 Report& report) const {
-  auto& pass = dynamic_cast<models::ScorePass&>(*engine.find_pass("score"));
+  auto& pass = engine.pass<models::ScorePass>(kScores);
   std::vector<double> nll(size_t(case_.batch), 0.0), weight(nll);
   for (int64_t m = 0; m < geometry_.accumulation; ++m) {
     const int64_t first = geometry_.first_example(mesh_, m);
     const models::HostBatch batch = host_batch(1, first, geometry_.micro_batch, masks);
     engine.forward(
-        pass, [&](const models::Inputs& into) { pass.prepare(batch, into); },
+        kScores, [&](const models::Inputs& into) { pass.prepare(batch, into); },
         [&](nn::Context& ctx, const models::Inputs& inputs) {
           pass.run(ctx, inputs, nll.data() + first, weight.data() + first);
         });
@@ -112,9 +118,7 @@ void Runner::compare_perplexity(step::Engine& engine, const CaseFile& recorded, 
 
 void Runner::compare_representations(step::Engine& engine, const CaseFile& recorded,
                                      Report& report) const {
-  const models::Cappa& model = dynamic_cast<const models::Cappa&>(engine.model());
-  auto& pass =
-      dynamic_cast<models::EmbedPass&>(*engine.find_pass(model.make_embed_pass(kTaps)->name()));
+  auto& pass = engine.pass<models::EmbedPass>(kEmbeddings);
   const int64_t n = geometry_.micro_batch;
   for (int64_t m = 0; m < geometry_.accumulation; ++m) {
     const int64_t first = geometry_.first_example(mesh_, m);
@@ -124,7 +128,7 @@ void Runner::compare_representations(step::Engine& engine, const CaseFile& recor
     for (const models::Tap& tap : pass.taps())
       features.push_back(got.emplace_back(size_t(n * tap.count())).data());
     engine.forward(
-        pass, [&](const models::Inputs& into) { pass.prepare(batch, into); },
+        kEmbeddings, [&](const models::Inputs& into) { pass.prepare(batch, into); },
         [&](nn::Context& ctx, const models::Inputs& inputs) { pass.run(ctx, inputs, features); });
     for (size_t t = 0; t < got.size(); ++t) {
       const models::Tap& tap = pass.taps()[t];

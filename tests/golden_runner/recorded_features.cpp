@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "models/classify_pass.hpp"
+#include "models/classes/class_ranker.hpp"
 #include "models/embedder.hpp"
 
 namespace golden {
@@ -75,18 +75,19 @@ class CopyPass : public models::EmbedPass {
 };
 
 // Returns each image as the scores of its classes. The evaluator forms all numbers from them.
-class CopyScores : public models::ClassScorePass {
+class CopyScores : public models::ClassPass {
  public:
   explicit CopyScores(int64_t classes) : classes_(classes) {}
   std::string name() const override { return "copy"; }
   std::vector<models::InputSpec> inputs() const override { return {}; }
   int64_t classes() const override { return classes_; }
+  kernels::ClassLoss loss() const override { return kernels::ClassLoss::softmax; }
   void prepare(const models::HostBatch& batch, const models::Inputs&) const override {
     batch_ = batch;
   }
-  void run(nn::Context&, const models::Inputs&, double*, double*, float* logits) override {
+  void run(nn::Context&, const models::Inputs&, const models::ClassNumbers& to) override {
     const device::View image = batch_.features.at("image");
-    std::copy_n(image.f32(), image.count, logits);
+    std::copy_n(image.f32(), image.count, to.scores);
   }
 
  private:
@@ -104,8 +105,7 @@ void call(const std::function<void(const models::Inputs&)>& prepare,
   const std::unique_ptr<comm::Comm> alone = comm::make_plan_comm(1);
   comm::Mesh mesh = comm::make_plan_mesh({1, 1}, *alone);
   shard::WeightStore weights({layout, mesh, queue, ledger}, 0);
-  nn::Context ctx{
-      .queue = queue, .arena = arena, .weights = weights, .gradients = nullptr, .batch = 1};
+  nn::Context ctx{{.queue = queue, .arena = arena}, {.weights = weights}, {.batch = 1}, {}};
   prepare({});
   run(ctx, {});
 }
@@ -130,13 +130,15 @@ std::map<std::string, double> evaluate(comm::Comm& world, eval::Evaluator& evalu
                                        const Recorded& train, const Recorded& test) {
   const data::Dataset train_set = data_set("train", train), test_set = data_set("test", test);
   CopyPass pass(train.features);
+  device::Ledger ledger;
   return values_of(evaluator.run({.world = world,
                                   .dataset = test_set,
                                   .loader = {},
                                   .batch = kBatch,
                                   .pass = &pass,
                                   .forward = call,
-                                  .further = {{"train_data", &train_set}}}));
+                                  .further = {{"train_data", &train_set}},
+                                  .ledger = &ledger}));
 }
 
 std::map<std::string, double> evaluate_scores(comm::Comm& world, eval::Evaluator& evaluator,

@@ -10,7 +10,7 @@
 
 #include "base/narrow.hpp"
 #include "host/device_choice.hpp"
-#include "models/cappa.hpp"
+#include "models/captions/cappa.hpp"
 #include "train/recipe.hpp"
 
 namespace golden {

@@ -5,7 +5,7 @@
 #include "case_file.hpp"
 #include "compare.hpp"
 #include "host/compute.hpp"
-#include "models/cappa.hpp"
+#include "models/captions/cappa.hpp"
 #include "step/engine.hpp"
 #include "translate.hpp"
 
@@ -33,6 +33,8 @@ class LogitsPass : public models::ForwardPass {
 
 // The encoder's features that are compared: forward/TAP.
 inline const std::vector<std::string> kTaps = {"pre_logits", "encoded"};
+// The passes of an engine that runs a whole case.
+inline constexpr step::PassId kLogits{0}, kScore{1}, kFeatures{2};
 
 // Settings of the command line, equal for all files.
 struct Settings {

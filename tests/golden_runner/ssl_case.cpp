@@ -7,7 +7,8 @@ namespace golden {
 #define SSL_KINDS(ROW) \
   ROW(evaluation)      \
   ROW(heads)           \
-  ROW(losses) ROW(meters) ROW(optimizers) ROW(schedules) ROW(training) ROW(transforms) ROW(trunk)
+  ROW(losses)          \
+  ROW(meters) ROW(optimizers) ROW(schedules) ROW(siglip) ROW(training) ROW(transforms) ROW(trunk)
 
 #define ROW(name) SslKind ssl_##name##_kind();
 SSL_KINDS(ROW)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Recorded results of the self-supervised family (tests/golden/ssl). A kind of file is a row of
-// ssl_case.cpp and a file ssl_KIND.cpp. Kinds are told apart by what a file holds, not by its name.
+// ssl_case.cpp and a file ssl_KIND.cpp. The contents of a file decide its kind, not its name.
 #pragma once
 
 #include <memory>

@@ -9,7 +9,7 @@
 #include "kernels/target_counts.hpp"
 #include "kernels/target_xent.hpp"
 #include "keys.hpp"
-#include "models/class_objective.hpp"
+#include "models/classes/class_objective.hpp"
 #include "on_device.hpp"
 
 namespace golden {
@@ -40,7 +40,7 @@ class ClassLossCase {
     const std::string target = group + "/inputs/target";
     if (file.shape(target).size() == 1) {
       labels_ = file.ints(target, {rows_});
-      // Ours leaves out rows of -1.
+      // Our loss leaves out rows with label -1.
       std::replace(labels_.begin(), labels_.end(), int32_t(ignored), int32_t(-1));
       return;
     }

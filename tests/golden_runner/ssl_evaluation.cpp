@@ -9,9 +9,9 @@
 #include <optional>
 
 #include "eval/class_metrics.hpp"
-#include "eval/dense.hpp"
-#include "eval/linear_svm.hpp"
-#include "eval/neighbours.hpp"
+#include "eval/features/neighbours.hpp"
+#include "eval/fits/dense.hpp"
+#include "eval/fits/linear_svm.hpp"
 #include "recorded_features.hpp"
 #include "ssl_case.hpp"
 
@@ -64,7 +64,7 @@ class Evaluation : public SslCase {
                            .find(test_.x.data(), tests(), int64_t(train_.y.size()), 1);
     const auto rows = file_.ints(group + "/neighbours", {tests(), knn.k}),
                ranking = file_.ints(group + "/prediction", {tests(), rows_.classes});
-    double possible[2][2] = {};  // images within the first 1 and 5: surely, and perhaps
+    double possible[2][2] = {};  // class among the first 1 and 5: surely, and perhaps
     for (int64_t i = 0; i < tests(); ++i) {
       const std::vector<eval::Neighbour>& of_image = found[size_t(i)];
       report.require("neighbours", fmt::format("{} image {}", group, i),
@@ -198,8 +198,8 @@ class Evaluation : public SslCase {
                      file_.tolerance("svm/test_ap"));
     return out;
   }
-  // Returns the length of the objective's gradient at recorded weights, which a solver left where
-  // it stopped. The curvature is at least 1, so the minimiser is no farther away.
+  // Returns the length of the objective's gradient at the recorded weights, where a solver stopped.
+  // The curvature is at least 1, so the minimiser is at most this far away.
   static double gradient_length(const Machines& m, const float* w, const std::vector<char>& shows,
                                 double cost) {
     const int64_t width = int64_t(m.train.size() / shows.size());

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "keys.hpp"
-#include "models/head_kinds.hpp"
+#include "models/heads/head_kinds.hpp"
 #include "ssl_case.hpp"
 #include "workbench.hpp"
 

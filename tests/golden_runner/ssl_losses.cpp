@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// LossTensor losses (losses.h5): losses of embeddings, cross-entropies of labels, Sinkhorn's
+// Recorded losses (losses.h5): losses of embeddings, cross-entropies of labels, Sinkhorn's
 // assignment of given matrices, and the shuffled batch norm of MoCo's keys.
 #include <cmath>
 
@@ -68,7 +68,7 @@ class LossesCase : public SslCase {
     return bench;
   }
 
-  // LossTensor matrices have a row per prototype. Their logarithms are scores.
+  // Recorded matrices have a row per prototype. Their logarithms are scores.
   void run_assignments(const std::string& group, Report& report) {
     models::ParameterList list;
     for (const std::string& name : file_.below(group)) {

@@ -36,8 +36,8 @@ struct Range {
   double nearest(double value) const { return std::max(low, std::min(value, high)); }
 };
 
-// Returns what average precision may be. Ours takes equal scores together, which gives the lowest
-// value. The highest one has images that show the class first among equal scores, each alone.
+// Returns the range of average precision. Our evaluator ranks equal scores together, which gives
+// the lowest value. The highest value ranks them one by one, images that show the class first.
 Range average_precisions(const std::vector<float>& scores, const std::vector<float>& targets) {
   const auto n = int64_t(scores.size());
   const std::optional<double> ours = eval::average_precision(scores.data(), targets.data(), n);

@@ -6,14 +6,14 @@
 #include <algorithm>
 #include <set>
 
-#include "models/class_objective.hpp"
+#include "models/classes/class_objective.hpp"
 #include "on_device.hpp"
 
 namespace golden {
 namespace {
 
 constexpr const char* kRoot = "mix";
-// The collator's option, which the file does not hold: its targets have this smallest value.
+// Returns the collator's smoothing, which the file does not hold, from the smallest target.
 double smoothing_of(const std::vector<float>& targets, int64_t classes) {
   return double(*std::min_element(targets.begin(), targets.end())) * double(classes);
 }

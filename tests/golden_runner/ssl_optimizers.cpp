@@ -189,8 +189,8 @@ class VariantRun {
         }
       }
     }
-    // PyTorch counts steps for each tensor; here they are the run's. Published LARS keeps the last
-    // gradient as its momentum of weight 0; here there is none.
+    // PyTorch counts steps for each tensor, this program for the run. With momentum 0, published
+    // LARS stores the last gradient as its momentum. This program stores nothing.
     int64_t recorded = 0;
     for (const std::string& set : file.below(group))
       recorded += !set.ends_with("/step") && !(without_momentum && set.ends_with("/mu"));

@@ -8,8 +8,8 @@
 #include <sstream>
 
 #include "keys.hpp"
-#include "models/embedding_model.hpp"
-#include "models/resnet.hpp"
+#include "models/embeddings/embedding_model.hpp"
+#include "models/trunks/convolutional/resnet.hpp"
 #include "optim/registry.hpp"
 #include "ssl_schedules.hpp"
 
@@ -26,7 +26,7 @@ std::string escaped(const std::string& path) {
   return std::regex_replace(path, std::regex(R"([.])"), R"(\.)");
 }
 
-// Reads what published names call a number, if it is there, as a key of a deck.
+// Writes a published option, if present, as a line of a deck with our name of the key.
 struct Renamed {
   const json& from;
   std::string operator()(const char* theirs, const char* ours) const {
@@ -43,7 +43,7 @@ std::string norm_text(const json& options) {
   return text + renamed("batchnorm_eps", "eps") + renamed("batchnorm_momentum", "momentum");
 }
 
-// Returns a name of the published program's model as names of sets have it.
+// Converts a name of the published program's model to the form that names of sets have.
 std::string plain_name(const std::string& name) {
   const std::string rest = name.substr(name.find('.') + 1);  // without "module."
   return std::regex_replace(rest, std::regex("_feature_blocks[.]"), "");
@@ -230,7 +230,7 @@ void SslRecipe::fill(step::EngineOptions& options) const {
     auto& trunk = dynamic_cast<models::ResnetTrunkOptions&>(*own.trunk.options);
     for (size_t s = 0; s < 4; ++s) trunk.config.blocks[s] = config_["layers"].at(s);
   } else {
-    // The recorded runs have one block in each stage where they do not say it.
+    // Recorded runs without "layers" have one block in each stage.
     auto& own = dynamic_cast<models::EmbeddingOptions&>(*deck.model.options);
     dynamic_cast<models::ResnetTrunkOptions&>(*own.trunk.options).config.blocks = {1, 1, 1, 1};
   }
@@ -270,7 +270,7 @@ std::string SslRecipe::momentum_of(const std::string& set) const {
 StateOfLoss SslRecipe::state_of_loss(const std::string& set) const {
   for (const std::string prefix : {"moco_encoder.", "momentum_teacher."})
     if (set.starts_with(prefix)) {
-      // The published key encoder follows before a step, ours after it.
+      // The published key encoder is updated before a step, ours after it.
       const bool buffer = set.find("running_") != std::string::npos;
       return {"/teacher/" + path_of(set.substr(prefix.size())),
               prefix == "moco_encoder." && !buffer};
@@ -279,7 +279,7 @@ StateOfLoss SslRecipe::state_of_loss(const std::string& set) const {
   const std::string swav = "swav_criterion.";
   if (!set.starts_with(swav)) return {};
   if (set == swav + "num_iteration") return {};  // the number of the step
-  // Scores of the queue are formed anew; only the first ones are kept, as constants.
+  // Scores of the queue are recomputed. Only the first ones are kept, as constants.
   return {"/params/loss/" + set.substr(swav.size())};
 }
 

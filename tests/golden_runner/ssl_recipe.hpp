@@ -36,7 +36,7 @@ class SslRecipe {
   // Returns the momentum of the parameter of a set.
   std::string momentum_of(const std::string& set) const;
   StateOfLoss state_of_loss(const std::string& set) const;
-  // Reads a set as the tensor of that name has it. The published queue has keys as columns.
+  // Reads a set in the layout of the tensor `name`. The published queue has keys as columns.
   std::vector<float> values_of(const std::string& name, const std::string& set,
                                const Shape& shape) const;
   // Returns the share that the teacher keeps in a step.

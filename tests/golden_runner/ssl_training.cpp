@@ -8,7 +8,7 @@
 #include <cmath>
 #include <map>
 
-#include "models/embedding_model.hpp"
+#include "models/embeddings/embedding_model.hpp"
 #include "ssl_case.hpp"
 #include "ssl_recipe.hpp"
 #include "train/recipe.hpp"
@@ -22,17 +22,19 @@ using Tensors = std::map<std::string, std::vector<float>>;
 // 16-bit activations: each value is off by up to 1/512 of itself, 2^15 times more than in f32.
 // Training amplifies roundings in networks as narrow as the recorded ones, in the published code as
 // here. Its recorded runs, repeated under PyTorch's bf16 autocast, deviate from themselves by 0.35
-// of the largest loss. A set's own tolerance is 8 times what f32 roundings have become there, so
-// outputs and losses get twice 2^15 times as much, and at most a part of their largest value.
+// of the largest loss. A set's own tolerance is 8 times the recorded effect of f32 roundings. So
+// outputs and losses get 2 x 2^15 times that tolerance, but at most kMostOfLargest of their largest
+// value.
 constexpr double kNarrowRoundings = 65536, kMostOfLargest = 0.4;
 // Tensors are compared by the direction in which they moved from their initial values: 1 - cosine,
-// mean over tensors. A run that goes elsewhere has 1. Those repeated runs have 0.06 in the first
-// step, 0.55 after later ones, 0.19 for running statistics, and 0.43 for teachers and queues.
+// mean over tensors. A run in an unrelated direction has 1. The repeated runs above have 0.06 in
+// the first step, 0.55 after later ones, 0.19 for running statistics, and 0.43 for teachers and
+// queues.
 constexpr double kFirstMove = 0.3, kLaterMoves = 0.75, kStatisticsMove = 0.25, kStateMove = 0.5;
 
 constexpr const char* kStatistics = "running statistics";
 
-// Cosines between the recorded movement of tensors and that of a run.
+// Cosines between the recorded movement of tensors and the movement in a run.
 class Moves {
  public:
   void add(const std::vector<float>& got, const std::vector<float>& want,
@@ -270,12 +272,12 @@ class TrainingCase : public SslCase {
 
   void compare_final(const std::map<int64_t, Tensors>& states, Report& report) {
     const Tensors& last = states.at(recipe_.steps);
-    // The last gradients lead momentum, whose direction 16 bits do not keep.
+    // The last gradients dominate the momentum, so 16 bits do not keep its direction.
     for (const std::string& name : narrow() ? std::vector<std::string>() : file_.below("momentum"))
       compare_set("momentum", "momentum/" + name, recipe_.momentum_of(name), last, report);
     for (const std::string& name : file_.below("loss_state")) {
       const StateOfLoss place = recipe_.state_of_loss(name);
-      // The scores of the queue are formed anew from its embeddings; only the first are kept.
+      // The scores of the queue are recomputed from its embeddings. Only the first are kept.
       if (place.name.empty() || name.find("local_queue") != std::string::npos) continue;
       compare_set(place.name.starts_with("/teacher/") ? "teacher" : "state of the loss",
                   "loss_state/" + name, place.name,

@@ -7,8 +7,8 @@
 
 #include "host/device_choice.hpp"
 #include "keys.hpp"
-#include "models/resnet.hpp"
-#include "models/trunk_embed_pass.hpp"
+#include "models/trunks/convolutional/resnet.hpp"
+#include "models/trunks/embed_pass.hpp"
 #include "ssl_case.hpp"
 #include "train/recipe.hpp"
 
@@ -29,41 +29,51 @@ Floats channels_last(const Floats& x, int64_t images, int64_t channels, int64_t 
   return y;
 }
 
+models::ResnetTrunkOptions keys_of(const models::ResnetConfig& config) {
+  models::ResnetTrunkOptions keys;
+  keys.config = config;
+  return keys;
+}
+
 // A trunk, and the recorded loss: the sum of features times a given cotangent, by example.
 class TrunkModel : public models::Model {
  public:
   TrunkModel(const models::ResnetConfig& config, models::Recompute recompute, int64_t height,
              int64_t width)
-      : trunk(config, recompute, list_), group{.height = height, .width = width} {}
+      : encoder(keys_of(config), height, width, recompute, list_),
+        group{.height = height, .width = width} {}
   std::vector<std::string> blocks() const override { return list_.blocks(); }
   std::vector<shard::Parameter> parameters() const override { return list_.parameters(); }
   std::map<std::string, models::FeatureSpec> features() const override { return {}; }
-  void take_bytes(const kernels::PixelRange& range) override { trunk.take_bytes(range); }
+  void take_bytes(const kernels::PixelRange& range) override { encoder.trunk().take_bytes(range); }
   int64_t sum_columns() const override { return 1; }
   std::vector<models::Measure> measures() const override { return {{"loss", "1", "", 0}}; }
   std::unique_ptr<models::TrainPass> make_train_pass() const override;
-  int64_t forward_flops() const override { return trunk.forward_flops({&group, 1}); }
-  int64_t input_flops() const override { return trunk.input_flops({&group, 1}); }
-  std::string changing_arguments() const override { return trunk.changing_arguments(); }
+  int64_t forward_flops() const override { return encoder.forward_flops({&group, 1}); }
+  int64_t input_flops() const override { return trunk().input_flops({&group, 1}); }
+  std::string changing_arguments() const override { return trunk().changing_arguments(); }
   std::vector<models::InputSpec> inputs() const {
     return {{"image", DType::f32, group.height * group.width * 3},
-            {"cotangent", DType::f32, trunk.width()}};
+            {"cotangent", DType::f32, encoder.width()}};
   }
+  const models::Trunk& trunk() const { return encoder.trunk(); }
 
  private:
   models::ParameterList list_;
 
  public:
-  models::ResnetTrunk trunk;
+  models::PooledTrunk encoder;
   models::ImageGroup group;
 };
 
 class TrunkPass : public models::TrainPass {
  public:
-  explicit TrunkPass(const TrunkModel& model) : model_(model) {
-    for (const models::Tap& tap : model.trunk.taps(model.group.height, model.group.width))
-      state_.taps.push_back(tap.name);
-    state_.read_tap = [this](const models::Trunk::TapValues& t) { keep(t.values, taps[t.tap]); };
+  explicit TrunkPass(const TrunkModel& model) : model_(model), state_(model.encoder.make_pass()) {
+    for (const models::Tap& tap : model.trunk().taps(model.group.height, model.group.width))
+      state_.trunk->taps.push_back(tap.name);
+    state_.trunk->read_tap = [this](const models::Trunk::TapValues& t) {
+      keep(t.values, taps[t.tap]);
+    };
   }
   std::string name() const override { return "train"; }
   std::vector<models::InputSpec> inputs() const override { return model_.inputs(); }
@@ -79,10 +89,11 @@ class TrunkPass : public models::TrainPass {
     models::ImageGroup group = model_.group;
     group.images = inputs.at("image").device;
     device::Arena::Scope scope(ctx.arena);
-    model_.trunk.place(ctx, {&group, 1}, state_);
-    state_.image_gradients = {ctx.make_activation(false, group.images.count)};
-    const View d = ctx.arena.temporary(ctx.batch * model_.trunk.width());
-    const View pooled = model_.trunk.forward(ctx, {&group, 1}, -1, state_);
+    model_.encoder.place(ctx, {&group, 1}, state_);
+    auto& resnet = dynamic_cast<models::ResnetTrunk::ConvPass&>(*state_.trunk);
+    resnet.image_gradients = {ctx.make_activation(false, group.images.count)};
+    const View d = ctx.arena.temporary(ctx.batch * model_.encoder.width());
+    const View pooled = model_.encoder.forward(ctx, {&group, 1}, -1, state_);
     const View cotangent = inputs.at("cotangent").host;
     keep(pooled, features);
     write_on_host(d, ctx.queue, [&](View v) {
@@ -97,8 +108,8 @@ class TrunkPass : public models::TrainPass {
           v.f64()[j] += double(features[size_t(i)]) * double(cotangent.f32()[i]);
       }
     });
-    model_.trunk.backward(ctx, d, state_);
-    keep(state_.image_gradients[0], image_gradient);
+    model_.encoder.backward(ctx, d, state_);
+    keep(resnet.image_gradients[0], image_gradient);
     for (float& v : image_gradient) v /= scale(ctx);
   }
 
@@ -126,7 +137,7 @@ class TrunkPass : public models::TrainPass {
   }
 
   const TrunkModel& model_;
-  models::ResnetTrunk::ResnetPass state_;
+  models::PooledTrunk::Pass state_;
   device::Queue* queue_ = nullptr;
 };
 
@@ -152,7 +163,7 @@ class TrunkCase : public SslCase {
     geometry_ = step::derive_geometry(batch_, settings.micro_batch ? settings.micro_batch : batch_,
                                       mesh.shape, settings.determinism);
     const TrunkModel model = make_model();
-    features_ = model.trunk.width();
+    features_ = model.encoder.width();
     cotangent_ = file.floats("batch/cotangent", {batch_, features_});
     check_parameters(model);
   }
@@ -231,9 +242,9 @@ class TrunkCase : public SslCase {
     o.passes = {[](const models::Model& model) -> std::unique_ptr<models::ForwardPass> {
       const auto& m = dynamic_cast<const TrunkModel&>(model);
       std::vector<std::string> names;
-      for (const models::Tap& tap : m.trunk.taps(m.group.height, m.group.width))
+      for (const models::Tap& tap : m.trunk().taps(m.group.height, m.group.width))
         names.push_back(tap.name);
-      return models::make_trunk_embed_pass(m.trunk, m.inputs().front(), m.group.height,
+      return models::make_trunk_embed_pass(m.encoder, m.inputs().front(), m.group.height,
                                            m.group.width, names);
     }};
     using shard::Placement;
@@ -242,7 +253,8 @@ class TrunkCase : public SslCase {
     o.sharding.optimizer =
         settings_.strategy == "replicated" ? Placement::replicated : Placement::sharded;
     o.determinism = settings_.determinism;
-    // Steps give gradients and running values. Without a learning rate they leave the parameters.
+    // Steps give gradients and running values. Without a learning rate they do not change
+    // parameters.
     o.optimizer.kind = "sgd";
     o.global_batch = batch_;
     o.micro_batch = geometry_.micro_batch;
@@ -389,9 +401,9 @@ class TrunkCase : public SslCase {
   void compare_evaluation(step::Engine& engine, Report& report) const {
     const auto& model = dynamic_cast<const TrunkModel&>(engine.model());
     std::vector<std::string> names;
-    for (const models::Tap& tap : model.trunk.taps(height_, width_)) names.push_back(tap.name);
-    auto& pass = dynamic_cast<models::EmbedPass&>(
-        *engine.find_pass(fmt::format("embed({})", base::join(names, ", "))));
+    for (const models::Tap& tap : model.trunk().taps(height_, width_)) names.push_back(tap.name);
+    constexpr step::PassId kPass{0};
+    auto& pass = engine.pass<models::EmbedPass>(kPass);
     const int64_t n = geometry_.micro_batch;
     for (int64_t m = 0; m < geometry_.accumulation; ++m) {
       const int64_t first = geometry_.first_example(mesh_, m);
@@ -400,7 +412,7 @@ class TrunkCase : public SslCase {
       for (const models::Tap& tap : pass.taps())
         features.push_back(got.emplace_back(size_t(n * tap.count())).data());
       engine.forward(
-          pass,
+          kPass,
           [&](const models::Inputs& into) {
             std::memcpy(into.at("image").host.data, images_.data() + first * pixels() * 3,
                         size_t(n * pixels() * 3) * sizeof(float));
@@ -408,7 +420,7 @@ class TrunkCase : public SslCase {
           [&](nn::Context& ctx, const models::Inputs& inputs) { pass.run(ctx, inputs, features); });
       for (size_t t = 0; t < got.size(); ++t) {
         compare_examples("taps, evaluation", "eval/taps/" + names[t], got[t], first, report);
-        if (names[t] == model.trunk.feature_tap())
+        if (names[t] == model.encoder.feature_tap())
           compare_examples("features, evaluation", "eval/flatten", got[t], first, report);
       }
     }

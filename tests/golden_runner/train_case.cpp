@@ -12,7 +12,7 @@
 namespace golden {
 namespace {
 
-// The gradient of an encoder's key bias is zero but for rounding. So its state is not compared, and
+// The gradient of an encoder's key bias is zero up to rounding. So its state is not compared, and
 // the strict comparison of norms leaves it out (tests/golden/README.md, "Key biases").
 bool key_bias(const std::string& path) { return path.ends_with("key/bias"); }
 
@@ -95,7 +95,7 @@ void Runner::compare_norms(const std::vector<step::StepReport>& steps, const sha
   }
 }
 
-// Returns the parts of a tensor that this rank holds.
+// Compares the parts of a tensor that this rank holds.
 void Runner::compare_slice(const StateSet& state, double wide, device::Queue& queue,
                            Report& report) const {
   const shard::TensorSlice& slice = state.slice;

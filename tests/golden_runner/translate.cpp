@@ -234,6 +234,8 @@ Patterns<Value> translate_patterns(const CaseFile& file, const json& list, const
   return out;
 }
 
+}  // namespace
+
 void translate_training(const CaseFile& file, Case& c) {
   Keys k(file, group(file, "train"), "config: train");
   c.optimizer.learning_rate = k.number("lr", 0);
@@ -274,8 +276,6 @@ void translate_training(const CaseFile& file, Case& c) {
     k.wrong("label_smoothing", "not what loss.label_smoothing says");
   k.done();
 }
-
-}  // namespace
 
 Case translate(const CaseFile& file) {
   Case c;

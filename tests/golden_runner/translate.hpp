@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "case_file.hpp"
-#include "models/cappa_options.hpp"
+#include "models/captions/cappa_options.hpp"
 #include "models/model.hpp"
 #include "optim/options.hpp"
 #include "shard/parameter.hpp"
@@ -53,6 +53,9 @@ struct Case {
 };
 
 Case translate(const CaseFile& file);
+// Translates /config's train.* into the members for training cases. c.model and c.clock must be
+// set.
+void translate_training(const CaseFile& file, Case& c);
 
 // Returns the path of our state tensor (without "/optimizer/") below opt_final, after the number of
 // the optimizer in the chain: "adafactor/v_row/PATH" -> "0/0/1/PATH" (names: cappa.md 7.1).

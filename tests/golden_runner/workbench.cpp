@@ -49,19 +49,14 @@ int Workbench::find(const std::string& path) const {
 }
 
 nn::Context Workbench::context(int64_t step, bool train) {
-  return {.queue = queue_,
-          .arena = arena_,
-          .weights = weights_,
-          .gradients = &gradients_,
-          .batch = geometry_.micro_batch,
-          .slices = geometry_.slices,
-          .first_example = geometry_.first_example(mesh_, 0),
-          .train = train,
-          .keep = train,
-          .group = &group_,
-          .states = &states_,
-          .step = step,
-          .passes = geometry_.accumulation};
+  return {{.queue = queue_, .arena = arena_},
+          {.weights = weights_, .gradients = &gradients_, .states = &states_, .group = &group_},
+          {.batch = geometry_.micro_batch,
+           .slices = geometry_.slices,
+           .first_example = geometry_.first_example(mesh_, 0),
+           .step = step,
+           .passes = geometry_.accumulation},
+          {.train = train, .keep = train}};
 }
 
 void Workbench::set(const std::string& path, const Floats& values) {

@@ -58,8 +58,8 @@ class Workbench {
   std::deque<device::Buffer> buffers_;
 };
 
-// Returns what two tolerances have in common: the file's own in f32, else `part` of the largest
-// value in bf16, and an eighth of that with 11 bits (tf32, fp16).
+// Returns the tolerance of a set: the file's own in f32, `part` of the largest value in bf16, and
+// an eighth of that with 11 bits (tf32, fp16).
 double tolerance_of(const CaseFile& file, const std::string& set, const Settings& settings,
                     double part);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Says which of CUDA's libraries this process loads from where, in which version, and sums numbers
-// with NCCL in a group of one. Lines: "library NAME VERSION PATH". Ends with 77 and a reason
-// without a GPU, and with 1 if a library is missing or its sum is wrong.
+// Prints the version and path of each CUDA library that this process loads, and sums numbers with
+// NCCL in a group of one. Lines: "library NAME VERSION PATH". Ends with 77 and a reason without a
+// GPU, and with 1 if a library is missing or its sum is wrong.
 #include <dlfcn.h>
 
 #include <chrono>

@@ -52,8 +52,8 @@ void add_norm(std::vector<Row>& rows, const char* what, int64_t n, int64_t width
   });
 }
 
-// Rows of texts as in training: an example in four is predicted autoregressively, and has the rows
-// up to the last label of a short caption.
+// Rows of texts as in training. One example in four is predicted autoregressively: its rows end
+// with the last label of a short caption.
 struct Packing {
   std::vector<int32_t> offsets{};
   bool queries = false, keys = false;  // which are packed
@@ -91,7 +91,7 @@ void add_attention(std::vector<Row>& rows, const char* what, const Model& m, int
     }
     return s;
   };
-  // Column `part` of a matrix with those of other tensors.
+  // On a GPU, q, k and v are column blocks of one matrix; returns block `part`.
   auto column = [=](Memory& t, int64_t count, int64_t part, bool alone) {
     if (alone || !t.on_gpu()) return t.normals(count, kNarrow);
     const int64_t all = count / m.width;
@@ -154,7 +154,7 @@ void add_encoder(std::vector<Row>& rows, const Model& m) {
   add_linear(rows, "encoder mlp in", image, d, m.mlp, enc, {.bias = true, .gelu = true});
   add_linear(rows, "encoder mlp out", image, m.mlp, d, enc,
              {.bias = true, .residual = true, .gelu_of = true});
-  // Products compute these too, so they have no calls.
+  // In a step the matrix products compute GELU, so these rows have no calls.
   for (auto [what, count] : {std::pair{"encoder", image * m.mlp}, {"decoder", text * m.mlp}}) {
     const int64_t n = count;
     add(rows, fmt::format("{}: {}", what, n), 0, [=](Memory& t) {

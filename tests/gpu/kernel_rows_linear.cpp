@@ -65,13 +65,13 @@ void add_linear(std::vector<Row>& rows, const char* what, int64_t m, int64_t in,
   };
   add(rows, shape(in, out, m, "dw"), layers, dw);
   if (!e.bias) return;
-  // Replaces the row above and the row below if a search finds it faster.
+  // A step makes this call instead of the rows above and below if a search finds it faster.
   add(rows, shape(in, out, m, "dw and sums"), 0, [=](Memory& t) {
     Gemm both = dw(t);
     both.sums = t.zeros(out, kWide);
     return both;
   });
-  // Norms make the sums of gradients that pass residuals.
+  // If the gradient also passes a residual, the norm computes these sums.
   add(rows, fmt::format("{}: {} x {}", what, m, out), e.residual ? 0 : layers, [=](Memory& t) {
     return ColumnSum{
         .out = t.zeros(out, kWide), .x = t.normals(m * out, kNarrow), .m = m, .n = out};

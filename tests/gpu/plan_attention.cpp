@@ -70,7 +70,7 @@ int main(int argc, char** argv) {
           const bool usual = hopper ? base_model || (bf16 && backward) : base_model && bf16;
           if (!all && !usual) continue;
           plan(m.name, "encoder", image, Mask::full, type, backward, hopper);
-          // Texts of the models differ in heads alone, whose number the others' plans cover.
+          // The models' texts differ only in the number of heads. Other plans cover those numbers.
           if (all || base_model)
             for (Mask mask : {Mask::full, Mask::causal, Mask::per_example})
               plan(m.name, "decoder", text, mask, type, backward, hopper);

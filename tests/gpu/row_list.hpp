@@ -48,7 +48,7 @@ void add(std::vector<Row>& rows, std::string shape, double per_step, F args) {
   rows.push_back(std::move(row));
 }
 
-// Work that a layer's product does beside multiplying, as in training.
+// The ops that a layer fuses into its product in training.
 struct Epilogue {
   bool bias = false;
   bool gelu = false;        // the forward product also writes GELU of its result

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Injects a fault at a chosen file-system call. A test loads this library before the C library of
-// the ranks (LD_PRELOAD). The program under test is then the users' program, and HDF5's own calls
-// count as well.
+// the ranks (LD_PRELOAD). So the tests run the users' program unchanged, and HDF5's own calls count
+// too.
 //   INJECT_UNDER=PATH          counts, from 0 in each rank, the calls on files whose path begins
 //     with PATH
-//   INJECT_CALL, INJECT_ENDS   count only calls of this name, and on paths with this end
+//   INJECT_CALL, INJECT_ENDS   count only calls of this name, on paths with this ending
 //   INJECT_TRACE=FOLDER        writes each counted call, before it is made, to FOLDER/RANK.calls as
-//     "INDEX CALL PATH", and the process to FOLDER/RANK.pid
+//     "INDEX CALL PATH", and the process ID to FOLDER/RANK.pid
 //   INJECT_AFTER=PATH            counts only calls after this file exists
 //   INJECT_DONE=PATH             makes this file at the moment of the fault
 //   INJECT=RANK:INDEX:ACTION   makes that rank (each rank for -1) do this instead of, or before,
@@ -196,7 +196,7 @@ bool refuse(const char* call, const char* path) {
           use_up_stack(0);
           break;
         case Action::slow:
-          // A signal ends a sleep early; a slow disk is not so kind.
+          // A signal ends a sleep early but does not shorten a slow call, so sleep again.
           for (timespec left{p.number / 1000, long(p.number % 1000) * 1000000};
                ::nanosleep(&left, &left) != 0 && errno == EINTR;)
             ;
@@ -228,7 +228,7 @@ Function next(const char* name) {
   return reinterpret_cast<Function>(::dlsym(RTLD_NEXT, name));
 }
 
-// Returns the first `most` bytes of the pieces.
+// The first `most` bytes of the pieces.
 struct Pieces {
   iovec first[16];
   const iovec* data;

@@ -2,7 +2,7 @@
 // Makes the machine of one rank faulty. A test loads this library before the C library of the ranks
 // (LD_PRELOAD).
 //   MACHINE=RANK:FAULT     the rank (each rank for -1) has this fault; several are separated by ","
-//     sum        it adds a wrong value to one element of each sum of floats by messages
+//     sum        it adds a wrong value to one element of each sum of floats over MPI
 //     block      it sends a wrong element in each all-gather of floats
 //     slow=N     its main thread takes N times as long between two readings of the steady clock
 //     clock=S    its wall clock is S seconds ahead
@@ -92,7 +92,7 @@ extern "C" int clock_gettime(clockid_t which, timespec* now) {
   if (which == CLOCK_MONOTONIC && faults().slow > 1 && ::getpid() == ::gettid()) {
     real(which, now);
     const double passed = seconds_of(*now) - last_s;
-    // Longer times are those of waiting.
+    // Longer intervals are waits.
     const double end = seconds_of(*now) + (passed < 0.02 ? (faults().slow - 1) * passed : 0);
     while (real(which, now) == 0 && seconds_of(*now) < end) {
     }

@@ -6,8 +6,8 @@
 //     hang   the call never returns
 //     skip   the call returns at once, and this rank takes no part in the exchange
 //     half   this rank passes half of the count
-//     swap   this rank makes its next call first, as if the program had called them in that order:
-//            its flight page says so, too
+//     swap   this rank makes its next call first, as if the program had called them in that
+//            order. Its flight page records that order, too
 //     slow   this call and all later ones take 300 ms more
 //   FAULT_COUNT=N      counts only calls of N elements; a barrier of all ranks has 1
 //   FAULT_AFTER=PATH   counts only calls after this file exists
@@ -96,7 +96,7 @@ void rest(int milliseconds) {
   }
 }
 
-// The flight page of this process, where the program has mapped it; null: nowhere.
+// Returns this process's flight page, or null if the program has mapped none.
 base::FlightPage* flight_page() {
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);)
@@ -109,8 +109,8 @@ uint64_t calls_recorded() {
   return page ? page->head.exchanges.load() : 0;
 }
 
-// The call that waits until the next one was made, and its number. Only the thread that calls MPI
-// comes here.
+// The postponed call, which follows the next call, and its number. Only the thread that calls MPI
+// uses this.
 struct Postponed {
   std::function<void()> call;
   uint64_t number = 0;
@@ -141,13 +141,13 @@ int make_postponed(int result) {
   return result;
 }
 
-// Makes the request one that never ends, until the real one takes its place.
+// Stores a request that never completes. The postponed call replaces it.
 void never_ends(MPI_Request* request) {
   static char nothing;
   PMPI_Irecv(&nothing, 1, MPI_CHAR, 0, 4711, MPI_COMM_SELF, request);
 }
 
-// A copy of memory that is gone when a postponed call uses it.
+// Returns a copy for a postponed call, because its caller may have freed `memory` by then.
 void* kept(const void* memory, int count, MPI_Datatype type) {
   if (memory == MPI_IN_PLACE || !memory) return const_cast<void*>(memory);
   int size = 0;
@@ -156,8 +156,8 @@ void* kept(const void* memory, int count, MPI_Datatype type) {
   return std::memcpy(std::malloc(bytes + 1), memory, bytes);
 }
 
-// Makes a call with this count, after the fault that it meets. `request` is null if it blocks; then
-// `later` makes the call with copies of its memory.
+// Applies the fault for this call, if any, and makes the call with this count. `request` is null
+// for a blocking call. For these, `later` returns the call with copies of its memory.
 template <class Call, class Later>
 int meet(const char* name, int count, MPI_Request* request, Call call, Later later) {
   if (postponed.call) swap_records();

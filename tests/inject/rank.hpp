@@ -3,9 +3,10 @@
 #pragma once
 
 #include <cstdlib>
+#include <initializer_list>
 
-// Returns the rank as the launcher's variable has it (src/comm/launcher.cpp); null without a
-// launcher.
+// Returns the rank from the launcher's environment variable (src/comm/launcher.cpp), or null
+// without a launcher.
 inline const char* own_rank() {
   for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"})
     if (const char* rank = std::getenv(name)) return rank;

@@ -2,7 +2,7 @@
 // Makes a rank slow. A test loads this library before the C library of the ranks (LD_PRELOAD).
 //   SLOW=RANK:MS:PLACE   this rank sleeps MS milliseconds once in each step: in its first product
 //     (PLACE = computing), or while it begins its first gather of weights (exchange)
-// A step begins with the agreement that ends the step before, which is a call of MPI_Allreduce.
+// A step begins at the agreement that ends the previous step, a call of MPI_Allreduce.
 #include <dlfcn.h>
 #include <unistd.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests batch norm with groups inside a rank, over all ranks and over some of them, on every mesh
-// of 1, 2 and 4 ranks. Outputs, gradients and running values must have the bits of one rank alone,
-// also the running values and parameters' gradients of steps of several passes.
+// of 1, 2 and 4 ranks. Outputs, gradients and running values must have the bits of one rank alone.
+// After steps of several passes, running values and parameter gradients must have them, too.
 #include "nn/batch_norm.hpp"
 
 #include <cmath>
@@ -72,18 +72,11 @@ Outcome run(comm::Mesh& mesh, int64_t group, int64_t passes) {
                            .group_examples = group};
   Outcome out;
   for (int64_t m = 0; m < passes; ++m) {
-    nn::Context ctx{.queue = queue,
-                    .arena = arena,
-                    .weights = weights,
-                    .gradients = &gradients,
-                    .batch = n,
-                    .slices = slices,
-                    .train = true,
-                    .group = &examples,
-                    .states = &states,
-                    .pass = m,
-                    .passes = passes,
-                    .last = m + 1 == passes};
+    nn::Context ctx{
+        {.queue = queue, .arena = arena},
+        {.weights = weights, .gradients = &gradients, .states = &states, .group = &examples},
+        {.batch = n, .slices = slices, .pass = m, .passes = passes, .last = m + 1 == passes},
+        {.train = true}};
     device::Arena::Scope scope(arena);
     gradients.begin_micro_batch(m);
     weights.acquire(0, -1);

@@ -32,11 +32,11 @@ step::EngineOptions caption_options(const tests::Case& c) {
 std::vector<Caption> captions(step::Engine& engine, const DecodeOptions& options, int64_t first,
                               int64_t examples) {
   const tests::MadeBatch batch(tests::small_cappa(), first, kBatch);
-  auto& pass = dynamic_cast<models::CaptionPass&>(
-      *engine.find_pass(fmt::format("caption, {} places, 9 tokens", kPlaces)));
+  constexpr step::PassId kPass{0};
+  auto& pass = engine.pass<models::CaptionPass>(kPass);
   std::vector<Caption> out;
   engine.forward(
-      pass, [&](const models::Inputs& into) { pass.prepare(batch.host, into); },
+      kPass, [&](const models::Inputs& into) { pass.prepare(batch.host, into); },
       [&](nn::Context& ctx, const models::Inputs& inputs) {
         pass.run(ctx, inputs, options, examples, first, out);
       });

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The drivers of checkpoints side by side: equal files, each reads the other's, and MPI-IO keeps
-// the promises of the direct one.
+// Compares the checkpoint drivers. They write equal files, each reads the other's files, and MPI-IO
+// keeps the promises of the direct driver.
 #include "checkpoint_rig.hpp"
 #include "io/version.hpp"
 
@@ -47,7 +47,7 @@ void check_drivers(CheckpointTest& t) {
   t.io = direct;
 }
 
-// The file has what the state was when the save began.
+// The file holds the state of the moment when the save began.
 void check_mpio_beside_training(CheckpointTest& t) {
   for (const IoLimits& way : ways_of_mpio()) {
     std::string directory = t.fresh(way.collective ? "beside_collective" : "beside_independent");

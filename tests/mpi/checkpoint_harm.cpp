@@ -17,8 +17,8 @@ void failing_call(int64_t, const char* call, const std::string& path) {
 
 }  // namespace
 
-// One byte changed, or the file cut, at places that must all be noticed by name; then the file
-// before is used.
+// Changes one byte or cuts the file, in many places. Each restore must name the damage and use the
+// previous file.
 void check_damage(CheckpointTest& t) {
   std::string directory = t.fresh(t.io.mpio ? "damage_mpio" : "damage");
   t.with(t.world.size(), [&](comm::Comm& c) {
@@ -58,7 +58,7 @@ void check_damage(CheckpointTest& t) {
       try_with(good.substr(0, length), "cut");
     try_with(good + "x", "were written");
     try_with(std::string(good.size(), '\0'), "never finished");
-    // Nothing valid at all: an error, never a fresh start, and nothing is touched.
+    // Without any valid file: an error, never a fresh start, and no file changes.
     t.on_first(c, [&] {
       io::write_file_atomically(newer, good.substr(0, 9000), false);
       std::string bad = io::read_file(older);

@@ -59,7 +59,7 @@ void which_file(CheckpointTest& t) {
     EXPECT(restored->file == "0000000200.h5" && restored->refused.empty());
     t.restore(c, directory, 300);
     c.barrier();
-    t.save(c, directory, 250);  // the run went back to 200: 300 is of a past that did not happen
+    t.save(c, directory, 250);  // the run went back to step 200, so file 300 is abandoned
     EXPECT(io::exists(directory + "/abandoned/0000000300.h5") &&
            !io::exists(directory + "/0000000300.h5"));
     t.restore(c, directory, 250);
@@ -119,7 +119,7 @@ void retention(CheckpointTest& t) {
       checkpoint::save(c, directory, owner.state, o);
     }
     EXPECT(steps() == (std::vector<int64_t>{7, 6, 3}));
-    // A damaged newer one neither counts nor goes.
+    // A damaged newer file does not count, and is not removed.
     t.on_first(c, [&] { io::write_file_atomically(directory + "/0000000007.h5", "junk", false); });
     t.save(c, directory, 8, Cut::even, 2);
     EXPECT(steps() == (std::vector<int64_t>{8, 7, 6}));
@@ -158,7 +158,7 @@ void beside_training(CheckpointTest& t) {
       EXPECT(io::read_file(directory + "/best.h5") == io::read_file(directory + "/0000000003.h5"),
              "best is not step 3");
       c.barrier();
-      // Too small a copy: the save holds everybody, and nothing else changes.
+      // Without memory for a copy, the save blocks all ranks. Nothing else changes.
       o.staging_mb = 0;
       checkpoint::Saver slow(c, directory, o);
       Owner owner(Cut::even, c.rank(), c.size(), 9, true);
@@ -184,7 +184,7 @@ void run_directory(CheckpointTest& t) {
         auto self = comm::make_plan_comm(1);
         try {
           job::RunDirectory directory(*self, path);
-          ::_exit(0);  // dies with the lock
+          ::_exit(0);  // dies while it holds the lock
         } catch (const base::Error& e) {
           bool named = std::string(e.what()).find(fmt::format(":{} since 20", ::getppid())) !=
                        std::string::npos;
@@ -203,7 +203,7 @@ void run_directory(CheckpointTest& t) {
     attempt_by_another_process(false);
   }
   attempt_by_another_process(true);
-  job::RunDirectory again(t.world, path);  // the dead one left no lock
+  job::RunDirectory again(t.world, path);  // the dead process left no lock
 }
 
 int run(comm::Session& session, int argc, char** argv) {

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Trains a small classifier with mixup on every mesh of this number of ranks (run with 1, 2 and 4),
 // level "mesh". Every mesh, accumulation, sharding strategy, thread count and recompute policy must
-// give identical bits, for each pooling of a ViT, for ResNets and for probes of a frozen ResNet: of
-// every loss, every tensor of the state, and an evaluation's losses and ranks. One rank writes the
-// reference to a file.
+// give identical bits of every loss, every tensor of the state, and an evaluation's losses and
+// ranks. This holds for each pooling of a ViT, ResNets, a ConvNeXt and probes of a frozen ResNet.
+// One rank writes the reference to a file.
 //   classifier_bits REFERENCE_FILE
 #include <cstdio>
 #include <fstream>
 
-#include "models/classifier.hpp"
-#include "models/probe_classifier.hpp"
-#include "models/resnet.hpp"
-#include "models/vit_trunk.hpp"
+#include "models/classes/class_ranker.hpp"
+#include "models/classes/classifier.hpp"
+#include "models/trunks/convolutional/convnext.hpp"
+#include "models/trunks/convolutional/resnet.hpp"
+#include "models/trunks/vit_options.hpp"
 #include "ranks.hpp"
 #include "small_model.hpp"
 
@@ -71,6 +72,12 @@ models::ClassifierOptions small_classifier(const std::string& pool) {
     o.trunk = {"resnet", resnet};
     return o;
   }
+  if (pool == "convnext") {
+    auto convnext = std::make_shared<models::ConvnextTrunkOptions>();
+    convnext->config = {.depths = {2, 1}, .widths = {8, 12}, .layer_scale = 0.5, .drop_path = 0.3};
+    o.trunk = {"convnext", convnext};
+    return o;
+  }
   auto trunk = std::make_shared<models::VitTrunkOptions>();
   trunk->size = {.variant = "", .patch = 8, .depth = 2, .width = 48, .mlp = 80, .heads = 3};
   trunk->pool = base::value_of(models::kPoolNames, pool);
@@ -110,11 +117,13 @@ Outcome run(comm::Session& session, const tests::Case& c, const std::string& poo
           ? small_probes()
           : models::ModelOptions{
                 "classifier", std::make_shared<models::ClassifierOptions>(small_classifier(pool))};
-  options.groups = {is_resnet(pool) || are_probes(pool) ? "trunk/.*" : "encoder/.*", "head/.*"};
+  const bool torch_names = is_resnet(pool) || pool == "convnext" || are_probes(pool);
+  options.groups = {torch_names ? "trunk/.*" : "encoder/.*", "head/.*"};
   options.passes = {[](const models::Model& model) {
-    if (const auto* probes = dynamic_cast<const models::ProbeClassifier*>(&model))
-      return probes->make_classify_pass("res3");
-    return dynamic_cast<const models::Classifier&>(model).make_classify_pass();
+    const auto& ranker = dynamic_cast<const models::ClassRanker&>(model);
+    models::ClassRequest request;
+    if (!ranker.head_names().empty()) request.heads = {"res3"};
+    return ranker.make_class_pass(request);
   }};
   step::Engine engine(options, mesh, device::Kind::cpu);
   engine.initialise();
@@ -138,15 +147,15 @@ Outcome run(comm::Session& session, const tests::Case& c, const std::string& poo
     out.digest = base::xxh3(bytes.data(), bytes.size(), out.digest);
   // Evaluates 48 examples; the result must not depend on the rank that computes each.
   std::vector<double> all(96), loss(static_cast<size_t>(g.micro_batch)), rank(loss.size());
-  auto& pass = dynamic_cast<models::ClassifyPass&>(
-      *engine.find_pass(are_probes(pool) ? "classify with res3" : "classify"));
+  constexpr step::PassId kPass{0};
+  auto& pass = engine.pass<models::ClassPass>(kPass);
   for (int64_t round = 0; round * g.micro_batch * session.world().size() < 48; ++round) {
     const int64_t first = (round * session.world().size() + session.world().rank()) * g.micro_batch;
     MadeImages batch(1000 + first, g.micro_batch);
     engine.forward(
-        pass, [&](const models::Inputs& into) { pass.prepare(batch.host, into); },
+        kPass, [&](const models::Inputs& into) { pass.prepare(batch.host, into); },
         [&](nn::Context& ctx, const models::Inputs& inputs) {
-          pass.run(ctx, inputs, loss.data(), rank.data());
+          pass.run(ctx, inputs, {.loss = loss.data(), .rank = rank.data()});
         });
     std::copy(loss.begin(), loss.end(), all.begin() + first);
     std::copy(rank.begin(), rank.end(), all.begin() + 48 + first);
@@ -160,8 +169,8 @@ int compare(comm::Session& session, int argc, char** argv) {
   comm::Comm& world = session.world();
   const int ranks = world.size();
   const std::string file = argc > 1 ? argv[1] : "classifier_bits.txt";
-  const std::vector<std::string> pools = {"gap",     "map",          "tok",   "resnet0",
-                                          "resnet6", "resnet_group", "probes"};
+  const std::vector<std::string> pools = {"gap",     "map",          "tok",      "resnet0",
+                                          "resnet6", "resnet_group", "convnext", "probes"};
   std::map<std::string, uint64_t> reference;
   int failures = 0, cases = 0;
   if (ranks == 1) {
@@ -171,7 +180,7 @@ int compare(comm::Session& session, int argc, char** argv) {
         const Outcome o = run(session, {.mesh = {1, 1}, .bf16 = bf16}, pool);
         std::printf("%s %s: loss %.6f -> %.6f\n", pool.c_str(), bf16 ? "bf16" : "f32", o.first,
                     o.last);
-        // Six steps teach a ResNet nothing yet.
+        // Six steps are too few for a ResNet to learn.
         if (!is_resnet(pool) && !are_probes(pool) && !(o.last < 0.99 * o.first)) {
           ++failures;
           std::printf("FAILED: it does not learn\n");
@@ -194,7 +203,7 @@ int compare(comm::Session& session, int argc, char** argv) {
       for (int accumulation : {1, 4})
         for (const std::string& pool : pools)
           for (bool bf16 : {false, true}) {
-            // Passes of one step round the running values one after the other.
+            // Each pass of a step rounds the running values, so accumulation changes their bits.
             if (((is_resnet(pool) && !has_group_norm(pool)) || are_probes(pool)) &&
                 accumulation > 1)
               continue;

@@ -21,7 +21,7 @@ namespace {
 
 using namespace tests;
 
-// A rank that has called another exchange than the others is found by the next agreement.
+// The next agreement finds a rank that has called a different exchange than the others.
 void unlike_calls(comm::Comm& world) {
   base::flight_page().head.calls_hash = 0;
   bool alike = false;
@@ -33,7 +33,7 @@ void unlike_calls(comm::Comm& world) {
   base::flight_page().head.calls_hash = 0;
 }
 
-// An exchange ends while the main thread calls no MPI. The limit of time is for a failure alone.
+// An exchange ends while the main thread calls no MPI. Only a failing test reaches the time limit.
 void beside_main(comm::Session& session) {
   const int ranks = session.world().size();
   if (ranks == 1) return;
@@ -52,8 +52,8 @@ void beside_main(comm::Session& session) {
   }
 }
 
-// Sums of buffers that ranks share have the bits of the tree in either order, which are those of
-// the library. Exchanges in flight touch neither each other nor the numbers beside them.
+// Sums of shared buffers have the bits of the tree in either order, as sums by messages do.
+// Exchanges in flight touch neither each other nor the numbers beside them.
 template <class T>
 void in_shared_memory(Comm& world, Comm& c, SumOrder order, device::Queue& queue) {
   constexpr std::array<int64_t, 7> kCounts = {1, 2, 17, 1000, 4097, 70001, 300007};
@@ -98,7 +98,7 @@ void in_shared_memory(Comm& world, Comm& c, SumOrder order, device::Queue& queue
   }
 }
 
-// The background threads end an exchange in shared memory as well.
+// The background threads also finish an exchange in shared memory.
 void shared_beside_main(comm::Session& session) {
   Comm& world = session.world();
   if (world.size() == 1) return;
@@ -121,7 +121,31 @@ void shared_beside_main(comm::Session& session) {
   }
 }
 
-// A group that was made just now waits for all its ranks, in memory that is older than it.
+// The ranks of a node read what one of them wrote. The node's first rank counts the memory.
+void one_copy_of_a_node(comm::Session& session) {
+  Comm& world = session.world();
+  const bool shares = world.size() == 1 || session.exchange_text() == "mpi, sums in shared memory";
+  for (const int64_t count : {int64_t{1}, int64_t{5000}, int64_t{3} << 19}) {
+    device::Ledger ledger;
+    const comm::NodeBuffer node = world.node_buffer(ledger, "test", count * 4);
+    auto* numbers = static_cast<float*>(node.memory.data());
+    expect(node.only == shares, "all ranks of one node have one copy");
+    expect(node.first == (!shares || session.local_rank() == 0), "one rank is the first");
+    expect(ledger.peak_of("test") == node.memory.bytes() && (node.memory.bytes() > 0) == node.first,
+           "the first rank counts the copy");
+    expect(std::count(numbers, numbers + count, 0.0f) == count, "a copy is zero-filled");
+    world.barrier();
+    for (int64_t i = 0; i < count; ++i)
+      if (!shares || i % world.size() == world.rank()) numbers[i] = float(i + 1);
+    world.barrier();
+    bool good = true;
+    for (int64_t i = 0; i < count; ++i) good &= numbers[i] == float(i + 1);
+    expect(good, fmt::format("all ranks read all of {} numbers", count));
+    world.barrier();
+  }
+}
+
+// A new group waits for all its ranks, although the memory is older than the group.
 void shared_in_new_groups(comm::Session& session) {
   Comm& world = session.world();
   device::Ledger ledger;
@@ -137,7 +161,7 @@ void shared_in_new_groups(comm::Session& session) {
   }
 }
 
-// Returns the letter with which the system describes what a process does; T: it is stopped.
+// Returns the letter of a process's state in /proc; T: stopped.
 char state_of(const std::string& pid) {
   std::ifstream in("/proc/" + pid + "/stat");
   const std::string text(std::istreambuf_iterator<char>(in), {});
@@ -170,7 +194,7 @@ void shared_without_first(comm::Session& session) {
 }
 
 // Ranks that begin early may sleep. The one that begins last rings their bells, so that they add up
-// pieces as well; otherwise it does all of the work alone.
+// pieces, too. Otherwise the last rank would do all the work.
 void shared_last_wakes_the_others(comm::Session& session) {
   Comm& world = session.world();
   if (session.exchange_text() != "mpi, sums in shared memory") return;
@@ -193,7 +217,7 @@ void shared_last_wakes_the_others(comm::Session& session) {
     expect(!is_last || !sum.idle(), "the last one has others to wake");
     if (is_last) sum.advance();
     world.barrier();
-    // The session's own exchanges may ring any bell, also that of the last rank.
+    // The session's own exchanges may ring any bell, even the last rank's.
     expect(is_last || bell.heard() != heard, "the last rank rings the bells of the others");
     while (!sum.advance()) std::this_thread::yield();
     world.barrier();
@@ -234,6 +258,7 @@ int run(comm::Session& session, int, char**) {
   shared_without_first(session);
   shared_last_wakes_the_others(session);
   shared_in_new_groups(session);
+  one_copy_of_a_node(session);
 
   // The group is ordered by key, not by world rank.
   auto reversed = session.split(5, ranks - 1 - world.rank(), SumOrder::library);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checks that every communicator must pass, on real ranks, with data in the memory of a queue.
 // Every collective is compared with results that each rank computes by itself, in both orders of
-// summation. The suite also covers tickets in flight, agreements, and traffic counters against
-// those of a plan.
+// summation. The suite also covers tickets in flight, agreements, and traffic counters, which must
+// equal a plan's.
 #pragma once
 
 #include <array>
@@ -60,7 +60,7 @@ T number(int r, int64_t i, const char* what) {
 }
 
 // Returns the sum over ranks [begin, end) of place i along the binary tree, neighbours first. The
-// right end is left out if the number of ranks is no power of two.
+// tree lacks its right end if the number of ranks is not a power of two.
 template <class T>
 T tree(int begin, int end, int64_t i, const char* what) {
   if (end - begin == 1) return number<T>(begin, i, what);

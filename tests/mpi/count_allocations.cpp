@@ -55,7 +55,7 @@ const Module* module_of(void* address) {
   const Module* m = module_of(caller);
   Place place;
   if (!m || m->ours) place.count = backtrace(place.frames, kFrames);
-  // 0 and 1: here, and the allocator below
+  // frames 0 and 1 are this function and the allocator below
   for (int i = 2; i < place.count && !m; ++i) m = module_of(place.frames[i]);
   const bool ours = m && m->ours;
   if (ours && by_us++ == 0) first_by_us = place;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counts allocations while it watches: those that the program's own code asks for, and those of
-// libraries. count_allocations.cpp replaces malloc and operator new.
+// Counts allocations while it watches, separately for the program's own code and for libraries.
+// count_allocations.cpp replaces malloc and operator new.
 #pragma once
 
 #include <atomic>

@@ -2,7 +2,7 @@
 // Makes thousands of random damages to a checkpoint: damage_test [COUNT [SEED]]. Bytes are flipped,
 // cleared, swapped, cut off, appended or removed. If the damage hit unused space, a restore must
 // give exactly the saved state. Otherwise it must refuse the file by name with the reason, and give
-// exactly the state of the file before it.
+// exactly the state of the previous file.
 #include <unistd.h>
 
 #include <cstdio>

@@ -78,8 +78,8 @@ void check_dropout() {
   say(fmt::format("dropout: {} runs equal to one rank without accumulation", compared));
 }
 
-// The gradient of a step, however it is cut into passes and ranks, against that of one pass on one
-// rank.
+// Compares the gradient of a step, for every cut into passes and ranks, with the gradient of one
+// pass on one rank.
 void check_sums() {
   Alone alone;
   auto no_update = [](auto& o, auto&) { o.optimizer.learning_rate = o.optimizer.weight_decay = 0; };
@@ -111,7 +111,7 @@ void check_sums() {
                  c.text() + fmt::format(": loss {}, not {}", found, loss));
           for (const auto& [path, g] : whole_gradients(engine, mesh)) {
             const Floats& e = expected.at(path);
-            // gradients of key biases are what rounding leaves of zero
+            // gradients of key biases are zero up to rounding
             double largest = 1e-3, worst = 0;
             for (size_t i = 0; i < e.size(); ++i) {
               largest = std::max(largest, double(std::abs(e[i])));
@@ -128,8 +128,8 @@ void check_sums() {
                   compared));
 }
 
-// A norm's scale and bias, a product's kernel and bias: one is exchanged in every pass, the other
-// is added to.
+// The tensors of one layer have different strategies: a norm's scale and bias, or a product's
+// kernel and bias. Sharded gradients are exchanged in every pass, the others accumulate.
 void check_mixed_strategies() {
   Alone alone;
   tests::Case c{.mesh = {},

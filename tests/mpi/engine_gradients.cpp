@@ -17,9 +17,9 @@ void set(const std::vector<shard::TensorSlice>& state, const std::string& name, 
           static_cast<float*>(part.data)[i - part.begin] = value(i);
 }
 
-// Predicts, from the gradient and the numbers really stored, what central differences of fourth
-// order of the loss must come to, along some directions in each tensor: the gradient itself, a
-// random one, the steepest element and a random element.
+// Predicts fourth-order central differences of the loss from the gradient and the stored weights.
+// The directions in each tensor are the gradient itself, a random one, the steepest element and a
+// random element.
 void compare_with_differences(comm::Mesh& mesh, const std::string& name, tests::Case c,
                               const Change& change, int probes) {
   c.global_batch = 12;
@@ -36,7 +36,7 @@ void compare_with_differences(comm::Mesh& mesh, const std::string& name, tests::
                                  }),
                       mesh, device::Kind::cpu);
   stir(engine);
-  // the inputs stay where the first step put them
+  // later steps reuse the inputs of the first step
   auto loss = [&] { return engine.step(1, {}).loss(); };
   tests::run_step(engine, mesh, 1);
   std::vector<shard::TensorSlice> state = engine.state();
@@ -84,7 +84,7 @@ void compare_with_differences(comm::Mesh& mesh, const std::string& name, tests::
       set(state, tensor, [&](int64_t i) { return w[i]; });
       double error = std::abs(found - predicted), allowed = 3e-4 * std::abs(predicted) + 1e-5;
       worst = std::max(worst, error / allowed);
-      // The encoder's key biases have none: a constant added to a row of scores changes nothing.
+      // Key biases of the encoder have no gradient: they add one constant to a row of scores.
       if (probe == 0 && !path.ends_with("key/bias"))
         expect(predicted > 1e-3, path + ": too small a gradient to be checked");
       expect(error <= allowed,

@@ -4,7 +4,7 @@
 #include <regex>
 
 #include "engine_rig.hpp"
-#include "models/cappa.hpp"
+#include "models/captions/cappa.hpp"
 
 namespace tests {
 
@@ -12,8 +12,7 @@ using models::Cappa;
 
 namespace {
 
-// Takes the labels (or, by masks, the weight) of the examples at positions [from, to) of a step
-// away.
+// Runs a step without the labels (or, by masks, the weight) of the examples at [from, to).
 const step::StepReport& step_without_labels(step::Engine& engine, comm::Mesh& mesh, int64_t from,
                                             int64_t to, bool by_mask) {
   struct MaskedBatch : tests::MadeBatch {
@@ -47,7 +46,8 @@ void check_frozen() {
   int cases = 0;
   for (comm::MeshShape shape : few_shapes()) {
     comm::Mesh mesh = comm::make_mesh(*session, shape, comm::SumOrder::library);
-    // In bf16, weights whose optimizer is sharded travel rounded, and frozen ones must arrive, too.
+    // In bf16, weights with a sharded optimizer are exchanged rounded. Frozen ones must arrive,
+    // too.
     for (auto [kind, parameters, optimizer, bf16] :
          {std::tuple{"adafactor", "sharded", "sharded", false},
           {"adamw", "replicated", "sharded", false},
@@ -116,7 +116,7 @@ void check_without_labels() {
   Alone alone;
   auto no_update = [](auto& o, auto&) { o.optimizer.learning_rate = o.optimizer.weight_decay = 0; };
   auto norms_of = [&](const step::StepReport& r) { return r.gradients.gradients.per_parameter; };
-  // The first half of the batch alone: its sums are what must be left.
+  // Runs the first half of the batch alone. Its sums are the expected result.
   tests::Case c{.mesh = {}, .level = "run", .global_batch = 24};
   step::Engine half(options_of(c, no_update), alone.mesh, device::Kind::cpu);
   stir(half);
@@ -152,7 +152,7 @@ void check_without_labels() {
                              wanted[p]));
         ++cases;
       }
-  // Nobody has a label: no loss, no gradient, and an update that does not spoil the weights.
+  // No example has a label: no loss, no gradient, and the weights stay finite.
   for (const char* kind : {"adafactor", "adamw", "momentum", "sgd"}) {
     c.kind = kind;
     c.level = "run";

@@ -4,7 +4,7 @@
 #include <set>
 
 #include "engine_rig.hpp"
-#include "models/cappa.hpp"
+#include "models/captions/cappa.hpp"
 
 namespace tests {
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// When the engine's exchanges of gradients begin: before its backward passes end. Counts of
-// products tell, not times.
+// The engine's exchanges of gradients begin before its backward passes end. The test counts
+// products instead of measuring time.
 #include "engine_rig.hpp"
 
 namespace tests {
@@ -72,7 +72,7 @@ void check_overlap() {
       const int64_t all = engine.queue().costs()[size_t(kernels::Op::gemm)].calls;
       const std::vector<int64_t>& at = watched->products;
       const auto within = std::count_if(at.begin(), at.end(), [&](int64_t n) { return n < all; });
-      // Only what closes last may begin when all products have run.
+      // Only gradients that are complete last may be exchanged after all products.
       expect(at.size() > 3 && within >= 3 && at.front() > all / 2,
              fmt::format("{}: {} of {} exchanges begin before the last of {} products, the first "
                          "after {}",

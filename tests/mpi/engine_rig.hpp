@@ -28,7 +28,7 @@ inline step::EngineOptions options_of(const tests::Case& c, const Change& change
   return o;
 }
 
-// Gives every weight a value. The initial head is zero, and almost every gradient with it.
+// Gives every weight a value. The initial head is zero, which makes almost every gradient zero.
 inline void stir(step::Engine& engine) {
   engine.initialise();
   for (const shard::TensorSlice& s : engine.state()) {

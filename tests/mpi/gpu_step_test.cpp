@@ -11,7 +11,7 @@
 #include "device/gpu.hpp"
 #include "kernels/cast.hpp"
 #include "kernels/paths.hpp"
-#include "models/cappa.hpp"
+#include "models/captions/cappa.hpp"
 #include "ranks.hpp"
 #include "small_model.hpp"
 

@@ -34,7 +34,7 @@ struct Saving {
   int64_t units, tensors;
 };
 Saving saving(step::Engine& engine) {
-  int64_t shared = 0;  // row and column means, which every rank holds whole, lie in one buffer
+  int64_t shared = 0;  // one buffer has the row and column means, whole on every rank
   for (const shard::TensorSlice& slice : engine.state()) {
     int64_t n = 1;
     for (int64_t d : slice.shape) n *= d;
@@ -48,9 +48,9 @@ Saving saving(step::Engine& engine) {
           int64_t(engine.layout().parameters().size())};
 }
 
-// A unit is padded to one line of 64 bytes per cut, so that a rank holds at most one line more of
-// it than its share. State is kept per tensor, from a line of its own: in each of at most two
-// buffers at most two lines more for each tensor.
+// A rank's part of a unit is padded to lines of 64 bytes, so it has at most one line more than its
+// share. State of each tensor begins at a line: at most two lines more per tensor in each of at
+// most two buffers.
 void compare_saving(const std::string& name, const Saving& one, const Saving& many, int fsdp,
                     bool print) {
   auto at_most = [&](const char* what, int64_t part, int64_t whole, int64_t padding) {
@@ -95,7 +95,7 @@ void sharding() {
       expect(engine.ledger().peak_of("weights") == weights,
              "a rank holds what it owns and no more");
     }
-  // Whole units on their way: one buffer for the block at work and one for each gathered ahead, two
+  // Buffers for whole units: one for the block at work, one for each block gathered ahead, and two
   // for gradients.
   if (ranks > 1)
     for (int64_t prefetch : {0, 1}) {

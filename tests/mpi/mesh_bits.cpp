@@ -10,7 +10,7 @@
 #include <cstdio>
 #include <fstream>
 
-#include "models/cappa.hpp"
+#include "models/captions/cappa.hpp"
 #include "ranks.hpp"
 #include "small_model.hpp"
 
@@ -156,7 +156,7 @@ int compare(comm::Session& session, int argc, char** argv) {
             ++cases;
             expect(run(session, other).digest == o.digest, world, other.text() + ": bits differ");
           }
-          // Their exchanges begin beside the backward pass or after it.
+          // Exchanges of gradients may begin during the backward pass or after it.
           tests::Case after = c;
           after.reduces_after = true;
           ++cases;

@@ -110,7 +110,7 @@ void contents(const std::string& path) {
          "attributes");
 }
 
-// The bytes of a file that one rank wrote.
+// Returns the bytes of a file that one rank wrote.
 std::string reference(const std::string& folder) {
   const std::string path = fmt::format("{}/alone_{}.h5", folder, session->world().rank());
   const tests::Alone alone;

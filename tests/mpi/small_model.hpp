@@ -9,15 +9,15 @@
 #include <vector>
 
 #include "base/hash.hpp"
-#include "models/cappa_options.hpp"
 #include "models/caption_scorer.hpp"
+#include "models/captions/cappa_options.hpp"
 #include "optim/adafactor.hpp"
 #include "optim/registry.hpp"
 #include "step/engine.hpp"
 
 namespace tests {
 
-// It has many members, because tests combine everything that may change no bit.
+// It has many members, because tests combine all options that must not change any bit.
 struct Case {
   comm::MeshShape mesh;
   int64_t micro_batch = 48;
@@ -150,9 +150,10 @@ inline const step::StepReport& run_step(step::Engine& engine, comm::Mesh& mesh, 
 // Computes NLL and token weight of each example of a batch.
 inline void score(step::Engine& engine, const models::HostBatch& batch, double* nll,
                   double* weight) {
-  auto& pass = dynamic_cast<models::ScorePass&>(*engine.find_pass("score"));
+  constexpr step::PassId kScore{0};
+  auto& pass = engine.pass<models::ScorePass>(kScore);
   engine.forward(
-      pass, [&](const models::Inputs& into) { pass.prepare(batch, into); },
+      kScore, [&](const models::Inputs& into) { pass.prepare(batch, into); },
       [&](nn::Context& ctx, const models::Inputs& inputs) { pass.run(ctx, inputs, nll, weight); });
 }
 

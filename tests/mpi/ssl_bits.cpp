@@ -9,7 +9,7 @@
 #include <cstdio>
 #include <fstream>
 
-#include "models/embedding_model.hpp"
+#include "models/embeddings/embedding_model.hpp"
 #include "ranks.hpp"
 #include "small_model.hpp"
 
@@ -55,7 +55,7 @@ const std::vector<Kind> kKinds = {
      false},
     {"moco",
      {2},
-     {16},  // passes are refused, as the whole batch is shuffled
+     {16},  // several passes are refused, because the whole batch is shuffled
      "momentum = 0.9\nshuffle = true\nloss = { queue_size = 64 }\n"
      "[[model.head]]\nkind = 'mlp'\nlayers = [8]\n",
      false,
@@ -71,6 +71,13 @@ const std::vector<Kind> kKinds = {
      {16},
      "[[model.head]]\nkind = 'mlp'\nlayers = [16, 12]\nbatch_norm = { on = true, group_examples = "
      "4 }\n",
+     false},
+    {"combined",
+     {2},
+     {16},
+     "[[model.loss]]\nkind = 'simclr'\nweight = 0.7\n"
+     "[[model.loss]]\nkind = 'barlow_twins'\nweight = 0.3\nname = 'decorrelation'\n"
+     "[[model.head]]\nkind = 'mlp'\nlayers = [16, 12]\n",
      false},
     {"npid",
      {2},

@@ -101,11 +101,11 @@ class Combinations(CudaTest):
     def test_settings_of_no_use(self):
         for setting, key in (("run.gemm_search=off", "run.gemm_search"), ("mesh.gpu_exchange=nccl", "mesh.gpu_exchange"),
                              ("mesh.gpu_timeout_s=9", "mesh.gpu_timeout_s"), ("profile.forbid_waits=true", "profile.forbid_waits")):
-            self.refuse(f"{setting}: it is about", 'and run.device is "cpu": leave it out, or compute on GPUs', setting)
+            self.refuse(f"{setting}: applies only to", 'and run.device is "cpu": leave it out, or compute on GPUs', setting)
             # The result of "auto" depends on the machine, so the log reports the key, also for a
             # plan.
             for mode in (["--mode", "plan"], ["--mode", "bench", *sets("bench.steps=1", "bench.warmup_steps=1")], []):
-                self.expect(0, f"unused   {key}: it is about", "this job computes on CPUs",
+                self.expect(0, f"unused   {key}: applies only to", "this job computes on CPUs",
                             args=[self.deck(), "--dir", f"{self.folder}/{key}", *mode, *sets(*SETTINGS, "run.device=auto", setting)])
             self.expect(0, args=[self.deck(), "--mode", "plan", *sets("run.device=cuda", setting)])
             self.assertNotIn("unused ", self.output)
@@ -124,11 +124,11 @@ class Combinations(CudaTest):
                                 "early_stop.metric=val/perplexity:min", "data.train.limit_seed=3")])
         # A user who follows our own advice to switch something off may keep such settings.
         for compute in ("f32", "bf16", "tf32"):
-            self.expect(0, f"unused   precision.loss_scale: it is fp16's, and precision.compute is \"{compute}\"",
+            self.expect(0, f"unused   precision.loss_scale: applies only to fp16, and precision.compute is \"{compute}\"",
                         args=[self.deck(), "--mode", "plan", *sets("run.device=cuda", f"precision.compute={compute}",
                                                                    "precision.loss_scale.init=8")])
         self.expect(0, 'unused   run.cuda_graph_limit: run.cuda_graph is "off"',
-                    'unused   mesh.gpu_timeout_s: it is about exchanges by NCCL, and mesh.gpu_exchange is "mpi"',
+                    'unused   mesh.gpu_timeout_s: applies only to exchanges by NCCL, and mesh.gpu_exchange is "mpi"',
                     args=[self.deck(), "--mode", "plan", *sets("run.device=cuda", "run.cuda_graph_limit=3", "mesh.gpu_exchange=mpi",
                                                                "mesh.gpu_timeout_s=9")])
         # The resolved deck has every key at its default, and no default is reported as unused.

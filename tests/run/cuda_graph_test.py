@@ -137,7 +137,7 @@ class CudaGraph(CudaTest):
         self.assertIn('graphs   none, though run.cuda_graph = "on": passes gather parameters that are sharded over 2 ranks', self.output)
         self.assertNotIn("were one launch", self.output)
         self.train("cpu", "run.cuda_graph=on", device="auto")
-        self.assertIn("unused   run.cuda_graph: it is about passes of GPUs, and this job computes on CPUs", self.output)
+        self.assertIn("unused   run.cuda_graph: applies only to passes on GPUs, and this job computes on CPUs", self.output)
         cpu = sets(*SETTINGS, "run.device=cpu", "run.cuda_graph=on")
         self.expect(2, "run.cuda_graph", 'run.device is "cpu"', "leave it out", args=[self.deck(), "--validate", *cpu])
         for words, *settings in (("dropout draws other numbers in each pass", "model.decoder.dropout=0.1"),

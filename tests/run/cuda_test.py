@@ -150,7 +150,8 @@ class Cuda(CudaTest):
         sets = [arg for s in (*SETTINGS[1:], "train.total_steps=6", "run.device=cuda", "run.gemm_search=on") for arg in ("--set", s)]
         self.expect(3, "is not for this GPU", args=[self.deck(), "--dir", f"{self.folder}/moved", *sets], ranks=2)
         harness.TRAINER = CPU
-        self.expect(2, "run.gemm_search", "it is about products on GPUs", args=[self.deck(), "--validate", "--set", "run.gemm_search=off"])
+        self.expect(2, "run.gemm_search", "applies only to matrix products on GPUs",
+                    args=[self.deck(), "--validate", "--set", "run.gemm_search=off"])
 
     def test_work_that_runs_late(self):
         """The GPU runs its work as late as CUDA may, and the host may wait nowhere within a

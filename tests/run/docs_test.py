@@ -358,7 +358,7 @@ class Docs(harness.RunTest):
 
     def test_jobs(self):
         self.check_page("jobs/README.md")
-        modes = re.findall(r"(\w+)_mode\(\)[,}]", text_of("src/modes/registry.cpp"))
+        modes = re.findall(r"ROW\((\w+)\)", text_of("src/modes/registry.cpp"))
         page = text_of("jobs/README.md")
         self.assertEqual(re.search(r"--mode ([\w|]+)", page)[1].split("|"), modes)
         self.assertEqual(re.findall(r"^\| `(\w+)` \|", page.partition("## Modes\n")[2].partition("\n## ")[0], re.M), modes)

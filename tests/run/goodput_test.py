@@ -104,7 +104,7 @@ class Goodput(LiveTest):
         end = time.time()  # the kernel takes long to take a process down on a busy machine
         for pid in sorted(victims, key=lambda pid: pid != first):
             os.kill(pid, signal.SIGKILL)
-        job.wait(timeout=harness.GUARD)
+        processes.wait_for_launcher(job, harness.GUARD)
         if phase == "save":
             self.assertTrue(self.unfinished_since(begin))
         return begin, end

@@ -55,7 +55,7 @@ class Guard(LiveTest):
         self.assertEqual(self.newest(), 12)
 
     def test_nonfinite_evaluation_keeps_the_save_under_way(self):
-        self.expect(6, "evaluator val: ", "not finite at step 5", "guard.nonfinite is about training", ranks=2,
+        self.expect(6, "evaluator val: ", "not finite at step 5", "guard.nonfinite applies to training", ranks=2,
                     args=[*self.poisoned("skip"), "--set", "eval.val.data=poisoned", "--set", "eval.val.every_steps=5", "--set",
                           "eval.val.at_end=true", "--set", "checkpoint.every_steps=4"])
         self.assertEqual(self.newest(), 4)

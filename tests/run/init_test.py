@@ -277,6 +277,46 @@ class Init(harness.RunTest):
             self.start(2, source, fragment, dir="none", extra=["--set", *extra])
         self.assertFalse(os.path.exists(self.path("none")))
 
+    def test_rules_give_initial_distributions(self):
+        """Other parameters begin as without rules, on any mesh."""
+        rules = """
+[[model.init]]
+match = "encoder/.*/out/kernel"
+kind  = "xavier_uniform"
+scale = 0.5
+[[model.init]]
+match = "encoder/.*/kernel"
+kind  = "normal"
+scale = 0.02
+[[model.init]]
+match = "encoder/.*/bias"
+kind  = "constant"
+scale = 0.25
+"""
+        self.expect(0, args=[self.deck(), "--dir", self.path("usual"), *ONE_STEP])
+        usual = self.params("usual")[0]
+        self.good += rules
+        self.expect(0, args=[self.deck(), "--dir", self.path("a"), *ONE_STEP])
+        self.expect(0, args=[self.deck(), "--dir", self.path("b"), *ONE_STEP], ranks=2)
+        got = self.params("a")[0]
+        self.same(self.params("b")[0], got)
+        for name, value in got.items():
+            if not name.startswith("encoder/") or not name.endswith(("/kernel", "/bias")):
+                self.assertEqual(value.tobytes(), usual[name].tobytes(), name)
+            elif name.endswith("/bias"):
+                self.assertTrue((value == 0.25).all(), name)
+            elif name.endswith("/out/kernel"):
+                np.testing.assert_array_equal(value, usual[name] / 2, name)  # the model's own kind
+            else:
+                self.assertLess(abs(value.std() - 0.02), 0.003, name)
+        self.expect(0, "xavier_uniform(fan_in=32,fan_out=32,scale=0.5)", "normal(std=0.02)", "constant(0.25)",
+                    args=[self.deck(), "--mode", "plan", "--ranks", "2", "--set", "plan.parameters=true"])
+        for old, new, words in (('"encoder/.*/kernel"', '"encoder/kernel/.*"', "matches no parameter"),
+                                ('"encoder/.*/bias"', '"encoder/.*/out/kernel"', "is never reached"),
+                                ('"constant"', '"lecun_normal"', "needs an operand of products"),
+                                ('"normal"', '"normall"', "did you mean")):
+            self.expect(2, "model.init", words, args=[self.deck(self.changed((old, new))), "--validate"])
+
     def test_frozen_encoder_keeps_what_it_was_given(self):
         rule = '[[optimizer.rule]]\nmatch       = ".*/kernel"'
         self.good = self.changed((rule, '[[optimizer.rule]]\nmatch = "encoder/.*"\nfrozen = true\n' + rule))

@@ -83,7 +83,8 @@ class Launcher(harness.RunTest):
             time.sleep(0.2)
             os.kill(self.ranks(job)[1] if victim == "rank" else job.pid, signal.SIGKILL)
             job.communicate(timeout=harness.GUARD)
-            self.assertNotIn(job.returncode, (0, 75))
+            # The mpiexec of MPICH 4.2 returns 0 at one of four kills, which the job scripts notice (jobs/common.sh).
+            self.assertNotIn(job.returncode, (75,) if MPI.startswith("hydra") else (0, 75))
             if victim == "launcher" and MPI.startswith("openmpi"):
                 for pid in processes.with_word(f"{self.folder}/deck.toml"):
                     os.kill(pid, signal.SIGKILL)  # Open MPI 5's ranks do not notice

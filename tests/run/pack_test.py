@@ -128,6 +128,10 @@ class Pack(tool_harness.ToolTest):
                            ("g.txt", "a cat".encode("utf-16")), ("h.png", harness.png(9))):
             self.write(f"in/{name}", data)
         os.symlink("nowhere", self.path("in/h.txt"))
+        self.write("in/i.png", harness.png(10))
+        os.mkfifo(self.path("in/i.txt"))
+        self.write("in/j.png", harness.png(11))
+        self.write("in/j.txt", "a cat".encode("utf-16-le"))
         with open(self.write("in/f.png", harness.png(7)), "ab") as f:
             f.truncate((256 << 20) + 1)
         self.write("in/f.txt", "x")
@@ -139,7 +143,8 @@ class Pack(tool_harness.ToolTest):
                          "e.png: e.Txt and e.txt could both be its caption",
                          "f.png: 268435457 bytes; at most 268435456 are read",
                          "g.png: no caption: in/g.txt is UTF-16 text: save it as UTF-8",
-                         "h.png: no caption: in/h.txt: a link that leads nowhere"):
+                         "h.png: no caption: in/h.txt: a link that leads nowhere", "i.png: no caption: in/i.txt: no regular file",
+                         "j.png: no caption: in/j.txt is UTF-16 text: save it as UTF-8"):
                 self.assertIn(part, text)
         self.assertEqual(self.members("out2/train-00000.tar"), self.members("out/train-00000.tar"))
 
@@ -179,11 +184,18 @@ class Pack(tool_harness.ToolTest):
                 ("widest.tsv", codecs.BOM_UTF32_BE + "x\ty".encode("utf-32-be"), ("widest.tsv is UTF-32 text",)),
                 ("rows.json", '[{"image": "0.png", "conversations": []}]', ("rows.json: a list", "COCO", ".jsonl")),
                 ("none.tsv", None, ("error: none.tsv: there is no such file",)),
+                ("twice.json", '{"images": [], "annotations": [], "images": []}', ('two lists "images": join them',)),
+                ("lfs.csv", "version https://git-lfs.github.com/spec/v1\noid sha256:00\n", ("lfs.csv: this is a pointer of Git LFS",)),
+                ("rows.jsonl", '[{"image": "0.png"},', ("rows.jsonl:1: is no JSON object: a list; write each row",)),
+                ("row.jsonl", '{"image": ', ("row.jsonl:1: is no JSON object: Expecting",)),
+                ("pipe.csv", None, ("pipe.csv: no regular file",)),
                 ("link.csv", None, ("link.csv: a link that leads nowhere",))):
             if data is not None:
                 self.write(name, data)
             elif name.startswith("link"):
                 os.symlink("nowhere", self.path(name))
+            elif name.startswith("pipe"):
+                os.mkfifo(self.path(name))
             for args in ((name, "out3"), ("in", "out3", "--captions", name)):
                 text = self.tool("pack_dataset", *args, code=1)
                 for part in parts:
@@ -195,6 +207,12 @@ class Pack(tool_harness.ToolTest):
         self.write("in/list.csv", 'id,image,caption,label\n7,2.png,"a, b",4\n8,0.png,"c\nd",5\n')
         text = self.tool("pack_dataset", "in/list.csv", "out")
         self.assertIn('label = "cls"', text)
+        # Files that were joined bring their byte order marks.
+        for name, data in (("in/joined.tsv", "\ufeff0.png\tx\n\ufeff1.png\ty\n"), ("in/joined.csv", "\ufeff0.png,x\n\ufeff\"1.png\",y\n"),
+                           ("in/joined.jsonl", '{"image": "0.png", "text": "x"}\n\ufeff{"image": "1.png", "text": "y"}\n')):
+            self.write(name, data)
+            self.tool("pack_dataset", name, f"{name}.out")
+            self.assertEqual(self.members(f"{name}.out/train-00000.tar")["000000001.txt"], b"y")
         self.assertEqual(self.members("out/train-00000.tar"),
                          {"000000000.png": harness.png(2), "000000000.txt": b"a, b", "000000000.cls": b"4",
                           "000000001.png": harness.png(0), "000000001.txt": b"c d", "000000001.cls": b"5"})

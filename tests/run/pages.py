@@ -16,9 +16,10 @@ OTHERS = "|".join((*SCHEDULERS, *BUILDERS))
 INLINE = rf"([A-Z_]+=\S+ )*(tools/|build/|mpirun |trainer |{OTHERS})"
 MARKS = ("run", "by", "build", "cluster", "printed-by", "drawing")
 # The page behind each word that comments cite, and a citation: the word, then numbers of sections.
-SPECIFICATIONS = {"cappa.md": "src/models/cappa.md", "ssl.md": "src/models/ssl.md", "design": "src/decisions.md"}
+SPECIFICATIONS = {"cappa.md": "src/models/captions/cappa.md", "ssl.md": "src/models/embeddings/ssl.md",
+                  "siglip.md": "src/models/pairs/siglip.md", "design": "src/decisions.md"}
 NUMBER = r"\d+(?:\.\d+)*"
-CITATION = re.compile(rf"\b(cappa\.md|ssl\.md|design) ({NUMBER}(?:(?:, | to | and ){NUMBER})*)(?![\w-])")
+CITATION = re.compile(rf"\b(cappa\.md|ssl\.md|siglip\.md|design) ({NUMBER}(?:(?:, | to | and ){NUMBER})*)(?![\w-])")
 
 
 def pages():

@@ -2,6 +2,7 @@
 """Reads processes from /proc (see place.no_processes)."""
 import os
 import re
+import time
 
 
 def _read(pid, name):
@@ -49,6 +50,24 @@ def descendants(pid):
         found += below
         todo += below
     return found
+
+
+def wait_for_launcher(job, limit_s, stuck_s=60):
+    """Waits for the end of a launcher whose ranks were killed. Open MPI 4's mpirun may hang at its own end when a rank dies
+    within MPI_Init (openpmix issue 1233), so it is killed when it has been without ranks for `stuck_s`."""
+    alone = None
+    end = time.monotonic() + limit_s
+    while job.poll() is None:
+        now = time.monotonic()
+        if now > end:
+            raise TimeoutError(f"{job.args} did not end within {limit_s} s")
+        if not all(ended(pid) for pid in descendants(job.pid)):
+            alone = None
+        elif alone is None:
+            alone = now
+        elif now > alone + stuck_s:
+            job.kill()
+        time.sleep(0.02)
 
 
 def with_word(word):

@@ -160,7 +160,7 @@ preprocess = '''{ops}'''
         end = rows[-1]["step"] + 5
         lost = rows[-1]["uptime_s"] - self.seconds(saved)[1]
         killed_s = attempts.starts_of(self.dir)[-1].seconds()
-        self.assertGreater(killed_s, rows[-1]["uptime_s"])  # its ranks went on for a while
+        self.assertGreater(killed_s, rows[-1]["uptime_s"] - 0.05)  # its ranks went on for a while, or wrote that row at their end
         self.expect(0, "redone after restart", args=[self.deck(), "--set", f"train.total_steps={end}"], ranks=2)
         times, uptime = self.seconds(end)
         self.assertAlmostEqual(times["redone_s"], killed_s - rows[-1]["uptime_s"] + lost, delta=0.05)

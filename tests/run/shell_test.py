@@ -114,6 +114,45 @@ run_trainer; echo "rc=$rc asked=$asked"
                 finally:
                     self.end(job)
 
+    @unittest.skipIf(place.no_processes(), place.no_processes())
+    def test_a_launcher_that_outlives_its_ranks_is_killed(self):
+        """A launcher without ranks has 3 s here, and one that has them any time. Ranks that were asked to stop lose nothing."""
+        stuck = "sleep 0.2; exec {nap}<> <(:); read -u $nap"  # waits without a child
+        for mpirun, seen in ((f"#!/bin/bash\nsleep 0.7\n{stuck}", "rc=137"), (f"#!/bin/bash\nsleep 1000 & kill -9 $!; {stuck}", "rc=137"),
+                             (f"#!/bin/bash\ntrap : USR1; echo ready; sleep 2; {stuck}", "rc=75"),
+                             ("#!/bin/bash\nsleep 6; exit 5", "rc=5")):
+            with self.subTest(mpirun), tempfile.TemporaryDirectory(prefix="trainer_test_") as folder:
+                with open(f"{folder}/mpirun", "w") as f:
+                    f.write(mpirun)
+                os.chmod(f"{folder}/mpirun", 0o755)
+                job = self.start(f'. {SOURCE}/jobs/common.sh; stuck_s=3; run_trainer 2>&1; echo "rc=$rc"',
+                                 PATH=f"{folder}:{os.environ['PATH']}")
+                try:
+                    if seen == "rc=75":
+                        self.assertEqual(job.stdout.readline(), "ready\n")
+                        job.send_signal(signal.SIGUSR1)
+                    killed = "" if seen == "rc=5" else "mpirun did not end within 3 s after its ranks, and was killed\n"
+                    self.assertRegex(job.communicate(timeout=GUARD)[0], f"(?m)^{killed}{seen}\n$")
+                finally:
+                    self.end(job)
+
+    @unittest.skipIf(place.no_processes(), place.no_processes())
+    def test_a_killed_rank_is_noticed_although_the_launcher_returns_0(self):
+        begun, done = "start    step=0 from=random_init", "done     exit=0"
+        for lines, code in (([begun, "step=1 loss=3"], 137), ([begun, done], 0), (["plan     2 ranks"], 0), ([begun, "error: x"], 5)):
+            with self.subTest(lines), tempfile.TemporaryDirectory(prefix="trainer_test_") as folder:
+                with open(f"{folder}/mpiexec", "w") as f:
+                    f.write("#!/bin/sh\n" + "".join(f"echo '{line}'\n" for line in lines) + f"exit {code % 137}\n")
+                os.chmod(f"{folder}/mpiexec", 0o755)
+                script = f'. {SOURCE}/jobs/common.sh; launcher=(mpiexec) launcher_kind=hydra; run_trainer 2>&1; echo "rc=$rc"; ls $TMPDIR'
+                job = self.start(script, PATH=f"{folder}:{os.environ['PATH']}", TMPDIR=folder)
+                try:
+                    output = job.communicate(timeout=GUARD)[0].splitlines()
+                finally:
+                    self.end(job)
+                said = ["mpiexec returned 0, but the run did not say that it is done: a rank was killed"] if code == 137 else []
+                self.assertEqual(output, [*lines, *said, f"rc={code}", "mpiexec"])
+
 
 class BareTest(unittest.TestCase):
     """tools/bare_test before it makes a root."""

@@ -11,6 +11,7 @@ import os
 import re
 import signal
 import socket
+import subprocess
 import unittest
 
 import harness
@@ -421,7 +422,10 @@ class Slurm(JobTest):
         """Runs after all others, because every job must have removed its own directory by then."""
         for name in self.plays:
             self.result(name)
-        self.assertEqual(os.listdir(f"{self.home}/local"), [], self.everything())
+        left = os.listdir(f"{self.home}/local")
+        held = subprocess.run(["find", f"{self.home}/local", "-ls"], capture_output=True, text=True, timeout=harness.GUARD).stdout
+        logs = [self.log(name[:-4]) for name in os.listdir(self.home) if name.endswith(".log")]
+        self.assertEqual(left, [], "\n".join([held, *(log for log in logs if any(f"job {n.rpartition('-')[2]}" in log for n in left))]))
 
 
 if __name__ == "__main__":

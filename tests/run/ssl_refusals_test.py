@@ -49,6 +49,9 @@ class Refusals(SelfSupervised, harness.RunTest):
                     args=["--validate"])
         self.refuse("pirl", [("patches = 4", "patches = 3")], "model.views", "image_and_patches with patches = 4", args=["--validate"])
         self.refuse("pirl", ["model.loss.loss_weights=[1]"], "model.loss", args=["--validate"])
+        for name in ("clip", "step", "schedule1"):
+            self.refuse("combined", [f'model.loss[1].name="{name}"'], "model.loss", f'name = "{name}" is that of another value',
+                        "take another name", args=["--validate"])
         self.refuse("rotnet", ["model.angles=8"], "gives 4 values, and model.angles = 8", "make its last layer that wide",
                     args=["--validate"])
         self.refuse("rotnet", [('"image", "rotation"', '"image"')], 'needs "rotation"', "as by rotate(4)", args=["--validate"])
@@ -61,12 +64,12 @@ class Refusals(SelfSupervised, harness.RunTest):
         self.refuse("simclr", whole, "model.trunk.group_examples = 0", "accumulation splits into 2 passes",
                     "set it to 2, or train.micro_batch to 4", ranks=2)
         self.refuse("simclr", [("width = 4, group_examples = 2", "width = 4, group_examples = 3")],
-                    "model.trunk.group_examples = 3 leaves an uneven group", "set it to 2 or 4", ranks=2)
+                    "model.trunk.group_examples = 3 does not divide the batch into equal groups", "set it to 2 or 4", ranks=2)
         self.refuse("barlow_twins", [("on = true, group_examples = 2", "on = true")], "model.head[0].batch_norm.group_examples = 0",
                     "accumulation splits into 4 passes")
 
         self.refuse("linear_probe", [("group_examples = 2", "group_examples = 3")],
-                    "model.probe[0].head.batch_norm.group_examples = 3 leaves an uneven group")
+                    "model.probe[0].head.batch_norm.group_examples = 3 does not divide the batch into equal groups")
         self.refuse("moco", ["model.shuffle=true"], "model.shuffle = true draws an order of the whole global batch",
                     "splits into 4 passes", "set train.micro_batch to 8")
 

@@ -25,7 +25,8 @@ STATES = {"simclr": ["params/trunk/bn1.running_mean", "params/head/clf.1.running
           "barlow_twins": ["params/head/clf.1.running_mean"], "dino": ["params/loss/center", "teacher/trunk/bn1.running_var"],
           "npid": ["params/loss/memory"], "deepcluster_v2": ["params/loss/memory1", "params/loss/centroids0"],
           "pirl": ["params/loss/memory", "params/head/joined.0.weight"], "rotnet": ["params/head/clf.0.weight"],
-          "jigsaw": ["params/head2/clf.0.weight"], "linear_probe": ["params/head/channel_bn.running_mean"]}
+          "jigsaw": ["params/head2/clf.0.weight"], "linear_probe": ["params/head/channel_bn.running_mean"],
+          "combined": ["params/head/clf.1.running_mean"]}
 
 
 class Resume(SelfSupervised, LiveTest):
@@ -43,6 +44,7 @@ class Resume(SelfSupervised, LiveTest):
         """Ends a job of so many ranks about the step; returns False if the job was faster."""
         job = self.start(ranks=ranks)
         self.until(job, f"step={step} ")
+        self.wait("a checkpoint", self.checkpoints)  # saved beside training
         if way == "stop":
             job.send_signal(signal.SIGUSR1)
         else:

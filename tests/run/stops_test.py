@@ -99,13 +99,14 @@ preprocess = 'keep("image", "labels") | value_range(-1, 1, key="image")'
                 job = subprocess.Popen([*command, harness.TRAINER, self.deck(), *LONG], stdout=subprocess.PIPE,
                                        stderr=subprocess.STDOUT, cwd=self.folder, text=True)
                 self.until(job, "step=3 ")
-                pids = subprocess.run(["pgrep", "-P", str(job.pid), "-f", "deck.toml"], capture_output=True, text=True).stdout.split()
-                os.kill(int(pids[-1]) if ranks else job.pid, signal.SIGHUP)
+                os.kill(self.ranks(job)[-1] if ranks else job.pid, signal.SIGHUP)
                 output = self.ended(job, 75)
                 self.assertRegex(output, r"stopped  step=\d+ of 100000: signal HUP at rank \d")
                 self.assertEqual(self.newest(), int(re.search(r"stopped  step=(\d+)", output).group(1)))
 
     def test_ignored_signals_stay_ignored(self):
+        if "libucs.so" in subprocess.run(["ldd", harness.TRAINER], capture_output=True, text=True, check=True).stdout:
+            self.skipTest("UCX, a library of this MPI, takes HUP before the program begins")
         job = subprocess.Popen(["nohup", harness.TRAINER, self.deck(), *LONG], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                stdin=subprocess.DEVNULL, cwd=self.folder, text=True)
         self.until(job, "step=3 ")

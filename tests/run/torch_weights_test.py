@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tests ResNets with the names of PyTorch programs: loaded into a classifier below every prefix, refused if they do not fit,
-exported and loaded again.
+"""Tests ResNets and ConvNeXts with the names of PyTorch programs: loaded into a classifier below every prefix, refused if they do not
+fit, exported and loaded again.
 
 PyTorch is optional: TORCH_PYTHON names a Python that has it (with torchvision and safetensors), if this one has not.
 """
@@ -83,6 +83,37 @@ def resnet(blocks=(2, 2, 2, 2), width=8, seed=1):
             before = channels
     convolution("fc.weight", (4, before))
     out["fc.bias"] = rng.standard_normal(4).astype(np.float32)
+    return out
+
+
+CONVNEXT = 'trunk = { kind = "convnext", depths = [1, 2], widths = [8, 12] }'
+
+
+def convnext(depths=(1, 2), widths=(8, 12), seed=1):
+    """Returns the tensors of a ConvNeXt and a head over 4 classes, as torchvision names them."""
+    rng = np.random.default_rng(seed)
+    out = {}
+
+    def add(name, shape, bias=True):
+        out[name + ".weight"] = rng.standard_normal(shape).astype(np.float32)
+        if bias:
+            out[name + ".bias"] = rng.standard_normal(shape[0]).astype(np.float32)
+
+    add("features.0.0", (widths[0], 3, 4, 4))
+    add("features.0.1", (widths[0],))
+    for stage, (depth, width) in enumerate(zip(depths, widths)):
+        if stage > 0:
+            add(f"features.{2 * stage}.0", (widths[stage - 1],))
+            add(f"features.{2 * stage}.1", (width, widths[stage - 1], 2, 2))
+        for block in range(depth):
+            at = f"features.{2 * stage + 1}.{block}."
+            add(at + "block.0", (width, 1, 7, 7))
+            add(at + "block.2", (width,))
+            add(at + "block.3", (4 * width, width))
+            add(at + "block.5", (width, 4 * width))
+            out[at + "layer_scale"] = rng.standard_normal((width, 1, 1)).astype(np.float32)
+    add("classifier.0", (widths[-1],))
+    add("classifier.2", (4, widths[-1]))
     return out
 
 
@@ -202,6 +233,25 @@ class TorchWeights(harness.RunTest):
                               timeout=harness.GUARD, check=False)
         self.assertEqual(done.returncode, 2)
         self.assertIn(".safetensors", done.stdout + done.stderr)
+
+    def test_convnext(self):
+        self.good = self.good.replace('trunk       = { kind = "resnet", depth = 18, width = 8 }', CONVNEXT)
+        self.assertIn(CONVNEXT, self.good)
+        tensors = convnext()
+        np.savez(self.path("all.npz"), **tensors)
+        self.start(0, self.path("all.npz"), f"loaded {len(tensors) - 2} of {len(tensors)} tensors", dir="trunk")
+        self.start(0, self.path("all.npz"), f"loaded {len(tensors)} of {len(tensors)} tensors", extra=["--set", "init.dont_load=[]"],
+                   dir="a", ranks=2)
+        done = subprocess.run([TOOL, self.path("a"), self.path("x.safetensors"), "--names", "torchvision"], capture_output=True,
+                              text=True, timeout=harness.GUARD, check=False)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        out = read_safetensors(self.path("x.safetensors"))
+        self.assertEqual(sorted(out), sorted(tensors))
+        for key, value in tensors.items():
+            self.assertEqual((out[key].shape, out[key].tobytes()), (value.shape, value.tobytes()), key)
+        np.savez(self.path("deep.npz"), **convnext((1, 3)))
+        self.start(2, self.path("deep.npz"), "model.trunk: the file holds a ConvNeXt of 1+3 blocks with 8+12 channels",
+                   "this model has a ConvNeXt of 1+2 blocks with 8+12 channels")
 
     def test_what_does_not_fit(self):
         np.savez(self.path("deep.npz"), **resnet((3, 4, 6, 3)))

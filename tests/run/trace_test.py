@@ -95,7 +95,7 @@ class Trace(LiveTest):
 
     def check_merged(self, ranks):
         with open(f"{self.dir}/logs/trace/step0000000004.json") as f:
-            events = json.load(f)
+            events = json.load(f)["traceEvents"]
         self.assertEqual({e["pid"] - trace_file.PROCESSES for e in events}, set(range(ranks)))
         chains = collections.defaultdict(list)
         for e in events:

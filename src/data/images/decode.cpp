@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "base/error.hpp"
+#include "base/pointer_file.hpp"
 #include "base/text.hpp"
 
 namespace data {
@@ -34,6 +35,10 @@ Array decode_image(const Bytes& file, bool precise) {
     if (is(magic))
       base::fail(Exit::data, "a {} image; JPEG, PNG, WebP and GIF are read: convert it", name);
   if (head.empty()) base::fail(Exit::data, "an empty file instead of an image");
+  if (const std::string pointer = base::pointer_problem(
+          {reinterpret_cast<const char*>(file.data()), std::min<size_t>(file.size(), 64)});
+      !pointer.empty())
+    base::fail(Exit::data, "not an image: {}", pointer);
   base::fail(Exit::data, "not an image: JPEG, PNG, WebP and GIF are read, this begins with {}",
              base::quoted(head.substr(0, 8)));
 }

@@ -22,11 +22,13 @@ struct Destroy {
   void operator()(void* handle) const { tjDestroy(handle); }
 };
 
+thread_local std::unique_ptr<void, Destroy> own_decompressor;
+
 // Keeps one decompressor per thread: creating one costs more than decoding a thumbnail.
 tjhandle decompressor() {
-  thread_local std::unique_ptr<void, Destroy> handle{tjInitDecompress()};
-  if (!handle) base::fail(Exit::internal, "libjpeg-turbo: {}", tjGetErrorStr2(nullptr));
-  return handle.get();
+  if (!own_decompressor) own_decompressor.reset(tjInitDecompress());
+  if (!own_decompressor) base::fail(Exit::internal, "libjpeg-turbo: {}", tjGetErrorStr2(nullptr));
+  return own_decompressor.get();
 }
 
 constexpr std::string_view kExtraneous = " extraneous bytes before marker";
@@ -97,14 +99,16 @@ Array rgb_of(const Array& inks, bool inverted) {
   return out;
 }
 
-// Returns false for a header that cannot be read. The library has no name for unusual sampling
-// factors and calls them an error, but it knows the size by then and decodes them.
+// Returns false for a header that cannot be read. The library reports unusual sampling factors as
+// an error, because it has no name for them. But it then knows the size, and can decode the file.
+// It can also decode files that it only warns of.
 bool read_header(tjhandle handle, const Bytes& file, int& width, int& height, int& colours) {
   int subsampling = 0;
   return tjDecompressHeader3(handle, file.data(), file.size(), &width, &height, &subsampling,
                              &colours) == 0 ||
          (width > 0 && height > 0 && colours >= 0 &&
-          std::string_view(tjGetErrorStr2(handle)).find("subsampling") != std::string_view::npos);
+          (tjGetErrorCode(handle) == TJERR_WARNING ||
+           std::string_view(tjGetErrorStr2(handle)).find("subsampling") != std::string_view::npos));
 }
 
 // Decodes into `out` and returns the library's problem, or "". The library continues after
@@ -112,7 +116,12 @@ bool read_header(tjhandle handle, const Bytes& file, int& width, int& height, in
 std::string try_to_decode(const Bytes& file, bool precise, Array& out) {
   tjhandle handle = decompressor();
   int width = 0, height = 0, colours = -1;
-  if (!read_header(handle, file, width, height, colours)) return tjGetErrorStr2(handle);
+  if (!read_header(handle, file, width, height, colours)) {
+    std::string problem = tjGetErrorStr2(handle);
+    // After such an error TurboJPEG 2 would continue with this header when it reads the next file.
+    own_decompressor.reset();
+    return problem;
+  }
   if (width < 1 || height < 1) return "it ends before the image begins";
   check_image_size("JPEG", width, height);
   check_passes(file, width, height);
@@ -126,8 +135,8 @@ std::string try_to_decode(const Bytes& file, bool precise, Array& out) {
   return "";
 }
 
-// Decodes a file that has faults, if its pixels are all there. The library keeps only the first
-// warning, so the faults that good files have are mended and the file is decoded again.
+// Decodes a file that has faults, if it has all its pixels. The library keeps only the first
+// warning, so harmless faults are repaired and the file is decoded again.
 std::string try_to_mend(const Bytes& file, bool precise, Array& out) {
   std::string problem;
   size_t extra = 0;

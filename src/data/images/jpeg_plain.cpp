@@ -26,9 +26,9 @@ enum Marker : uint8_t {
 bool is_restart(uint8_t marker) { return marker >= 0xd0 && marker <= 0xd7; }
 bool has_no_content(uint8_t marker) { return marker == 0x01 || (marker >= 0xd0 && marker <= kEnd); }
 
-constexpr uint8_t kLastPlace = 63;  // of the coefficients of a block
+constexpr uint8_t kLastPlace = 63;  // number of a block's last coefficient
 constexpr uint8_t kUnseen = 255;
-// Its decoder reads zeros behind the end without a warning.
+// The decoder of arithmetic coding reads zeros behind the end without a warning.
 constexpr const char* kCutAnywhere =
     "it ends without an end marker, so its arithmetic coding may be cut anywhere";
 
@@ -82,7 +82,7 @@ class Mender {
     return true;
   }
 
-  // Notes how many low bits of which coefficients are still missing after a scan.
+  // Notes how many low bits of each coefficient in a scan are still missing after it.
   void note_scan(const uint8_t* s, size_t length) {
     const size_t count = length > 4 ? s[4] : 0;
     if (length != 8 + 2 * count) return;
@@ -95,7 +95,7 @@ class Mender {
     }
   }
 
-  // Adds the end marker that a file of several scans lacks, if they are complete.
+  // Adds the end marker that a file of several scans lacks, if the scans are complete.
   void end_scans(PlainJpeg& plain) {
     if (!known_ || missing_bits_.empty()) return;
     int64_t places = 0;
@@ -111,15 +111,15 @@ class Mender {
     plain.ended = plain.lacks.empty();
   }
 
-  // True if the copied data ends with zeros, of which `bytes` are a scan's.
+  // True if the copied data ends with many zeros, all within its last `bytes` bytes.
   bool ends_with_zeros(size_t bytes) const {
     constexpr size_t kZeros = 16;
     return std::min(bytes, out_.size()) >= kZeros &&
            std::all_of(out_.end() - kZeros, out_.end(), [](uint8_t b) { return b == 0; });
   }
 
-  // Copies the data of the scan whose header is at begin_. Returns false if nothing more is to be
-  // mended.
+  // Copies the data of the scan whose header is at begin_. Returns false if there is nothing more
+  // to repair.
   bool copy_scan(PlainJpeg& plain, size_t extra) {
     if (!known_ || out_.size() < begin_ + 8) return false;
     plain.one_scan = sequential_ && components_ > 0 && out_[begin_ + 4] == components_;
@@ -158,7 +158,8 @@ class Mender {
   size_t transform_ = 0;  // offset of Adobe's transform in out_
   size_t components_ = 0;
   bool known_ = false, sequential_ = false, arithmetic_ = false;
-  // Low bits of each coefficient that no scan has had yet, by component; kUnseen: all.
+  // By component: the number of low bits of each coefficient that no scan has held yet; kUnseen:
+  // all bits.
   std::map<uint8_t, std::array<uint8_t, kLastPlace + 1>> missing_bits_;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mends what libjpeg-turbo warns of although no pixel is lost.
+// Repairs faults that libjpeg-turbo warns of although no pixel is lost.
 #pragma once
 
 #include <cstddef>
@@ -19,10 +19,10 @@ struct PlainJpeg {
   bool zeros = false;
   // Why a file that lacks its end marker may lack pixels as well, without a warning; "" otherwise.
   std::string lacks;
-  bool ended = false;  // several scans got an end marker
+  bool ended = false;  // an end marker was added to several scans
 };
 
-// Returns the file without faults that good files have:
+// Returns the file without these faults, which cost no pixel:
 //   - bytes between the segments of the header,
 //   - a JFIF version other than 1,
 //   - an Adobe colour transform that the library does not know; it uses the usual one, as here,

@@ -8,7 +8,7 @@ namespace data {
 
 bool built_with_gif() { return false; }
 
-// No bad sample, which another one may replace: many samples will be like this.
+// Not a bad sample, which another one may replace: many samples will be like this.
 Array decode_gif(const Bytes&) {
   base::fail(base::Exit::config,
              "a GIF image, and this program was built without giflib (TRAINER_WITHOUT): build it "

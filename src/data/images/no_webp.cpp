@@ -8,7 +8,7 @@ namespace data {
 
 bool built_with_webp() { return false; }
 
-// No bad sample, which another one may replace: many samples will be like this.
+// Not a bad sample, which another one may replace: many samples will be like this.
 Array decode_webp(const Bytes&) {
   base::fail(base::Exit::config,
              "a WebP image, and this program was built without libwebp (TRAINER_WITHOUT): build it "

@@ -25,8 +25,8 @@ struct Box {
 
 // ---- space (pillow_resize.cpp, pillow_filter.cpp)
 
-// Resizes the pixels in the box, which must lie inside `from`, to fill `to`. The method is the
-// bilinear one, whose kernel widens when it shrinks. `to` may not overlap `from`.
+// Resizes the pixels in the box, which must lie inside `from`, to fill `to`. The method is
+// bilinear, with a kernel that widens when the image shrinks. `to` may not overlap `from`.
 void resize(const Image& from, const Box& box, const Image& to);
 void mirror(const Image& image);  // left to right
 // Turns the pixels of `from` counter-clockwise about the middle, into `to` of the same size.
@@ -61,8 +61,8 @@ void saturation(Planes& image, float factor);
 // Replaces the channels by hue, saturation and value, and back.
 void to_hsv(Planes& image);
 void from_hsv(Planes& image);
-// Turns the hue by `turn` of the colour circle, in [-0.5, 0.5], by way of HSV in bytes. A turn of 0
-// changes pixels as well.
+// Rotates the hue by `turn` of the colour circle, in [-0.5, 0.5], in 8-bit HSV. Even 0 changes
+// pixels, because HSV rounds.
 void hue(Planes& image, double turn);
 void grayscale(Planes& image);
 void autocontrast(Planes& image);                  // each channel is spread over 0..255

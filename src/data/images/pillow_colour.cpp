@@ -17,15 +17,15 @@ namespace {
 
 #ifdef __x86_64__
 
-constexpr int64_t kTriple = 16;  // pixels that are taken apart at a time
+constexpr int64_t kTriple = 16;  // pixels that are split into channels at a time
 
 __m128i load_bytes(const uint8_t* from) {
   return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
 }
 void store_bytes(uint8_t* to, __m128i v) { _mm_storeu_si128(reinterpret_cast<__m128i*>(to), v); }
 
-// Returns the order in which a shuffle takes channel `c` of 16 pixels out of part `part` of their
-// 48 bytes, or puts it there. Other lanes become 0.
+// Return the order of a shuffle that takes channel `c` of 16 pixels out of part `part` of their 48
+// bytes, or that puts the channel there. Other lanes become 0.
 __m128i taking(int part, int c) {
   alignas(16) int8_t order[16];
   for (int pixel = 0; pixel < kTriple; ++pixel) {
@@ -60,7 +60,8 @@ const ChannelOrders& orders() {
 
 __m128i joined(__m128i a, __m128i b, __m128i c) { return _mm_or_si128(_mm_or_si128(a, b), c); }
 
-// Takes whole groups of kTriple pixels apart, or puts them together. Returns the pixels of them.
+// Split whole groups of kTriple pixels into channels, or join them again. Return the number of
+// pixels in these groups.
 int64_t take_apart(const uint8_t* from, int64_t pixels, uint8_t* const (&channels)[3]) {
   const auto& take = orders().take;
   int64_t i = 0;

@@ -12,8 +12,8 @@
 namespace data::pillow {
 namespace {
 
-// A box filter: `reach` whole neighbours on each side, and a part of the next one. Weights are
-// parts of 2^24.
+// A box filter: `reach` whole neighbours on each side, and a part of the next one. Weights are in
+// units of 2^-24.
 struct BoxFilter {
   int64_t reach;
   uint32_t whole, part;
@@ -34,7 +34,8 @@ BoxFilter box_filter(float radius) {
   return box;
 }
 
-// Applies the box to `count` bytes. Neighbours are `unit` bytes apart, beyond both ends as well.
+// Applies the box to `count` bytes. Neighbours are `unit` bytes apart; those beyond both ends are
+// read, too.
 template <int kReach>
 void apply_box(const uint8_t* in, int64_t count, int64_t unit, const BoxFilter& box, uint8_t* out) {
   for (int64_t i = 0; i < count; ++i) {
@@ -63,8 +64,8 @@ void apply_wide_box(const uint8_t* in, int64_t count, int64_t unit, const BoxFil
   }
 }
 
-// Filters one line, whose neighbours are `unit` bytes apart, three times. Beyond an end of the line
-// its last neighbour is repeated. An image is a line of rows, and a row is a line of pixels.
+// Filters a line three times: a row of pixels, or an image as a line of rows. Each pixel or row has
+// `unit` bytes. The first and the last one are repeated beyond the line.
 class BoxLine {
  public:
   BoxLine(int64_t bytes, int64_t unit, const BoxFilter& box)

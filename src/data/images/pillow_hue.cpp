@@ -12,10 +12,12 @@
 namespace data::pillow {
 namespace {
 
-// Pixels that go through one loop after the other. Loops over one type each become vector loops.
+// Number of pixels that each loop handles before the next one. Loops over one type become vector
+// loops.
 constexpr int64_t kHueBlock = Planes::kUnit;
 
-// The sixth of the colour circle of each hue, and the part of it. Hue 255 is a whole turn.
+// For each hue, its sixth of the colour circle, and its place within that sixth. Hue 255 is a whole
+// turn.
 struct HueSectors {
   std::array<int32_t, 256> sector;
   std::array<float, 256> part;

@@ -18,8 +18,8 @@
 namespace data::pillow {
 namespace {
 
-// Two products with 16-bit factors replace one with 32 bits, which takes longer: a weight is high *
-// 2^11 + low. Weights are at most 2^22, so both parts and their sums fit.
+// Two products with 16-bit factors replace one with 32-bit factors, which is slower: a weight is
+// high * 2^11 + low. Weights are at most 2^22, so both parts and their sums fit.
 constexpr int kWeightBits = 22, kLowBits = 11;
 
 struct Weight {
@@ -130,8 +130,8 @@ class ResizeColumns {
     const __m256i spread =
         _mm256_setr_epi8(0, -1, 3, -1, 1, -1, 4, -1, 2, -1, 5, -1, -1, -1, -1, -1, 6, -1, 9, -1, 7,
                          -1, 10, -1, 8, -1, 11, -1, -1, -1, -1, -1);
-    // The last byte that is stored for a pixel is not a part of it. The pixel to the right, or the
-    // row below, is stored later. So rows are finished from left to right, one after the other.
+    // Each store writes 4 bytes, one more than a pixel has. The next pixel, or the next row,
+    // overwrites the extra byte. So pixels are written from left to right, row after row.
     alignas(4) uint8_t last[4];
     for (size_t i = 0; i < outputs_.size(); ++i) {
       const Output& o = outputs_[i];
@@ -160,7 +160,7 @@ class ResizeColumns {
         uint8_t* to = out + r * row + int64_t(i) * 3;
         if (r + 1 < kRows && i + 1 == outputs_.size()) {
           std::memcpy(last, &pixel, 4);
-          std::memcpy(to, last, 3);  // the row below is already there
+          std::memcpy(to, last, 3);  // the row below is already stored
         } else {
           std::memcpy(to, &pixel, 4);
         }
@@ -172,7 +172,7 @@ class ResizeColumns {
   std::vector<Step> steps_;
 };
 
-// Adds weighted rows: 32 bytes of the rows from `in` on, which are `stride` apart.
+// Adds weighted rows: 32 bytes of each. The rows begin at `in` and are `stride` bytes apart.
 void blend_rows(const uint8_t* in, int64_t stride, const ResizeTaps& taps, int64_t y,
                 uint8_t* out) {
   const __m256i zero = _mm256_setzero_si256();
@@ -229,7 +229,7 @@ void blend_rows(const uint8_t* in, int64_t stride, const ResizeTaps& taps, int64
 
 #endif
 
-// Resamples the columns of rows of `width` bytes to rows without gaps.
+// Resamples rows of `width` bytes in the vertical direction, to rows without gaps.
 void resample_columns(const uint8_t* in, int64_t stride, int64_t width, const ResizeTaps& taps,
                       uint8_t* out) {
   constexpr int64_t kStep = 32;

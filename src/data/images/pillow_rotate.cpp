@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Pillow's rotation about the middle: quarter turns move pixels, and all others take the nearest
-// pixel at positions in fixed point, so that results are Pillow's byte for byte.
+// pixel at positions in fixed point. Results equal Pillow's byte for byte.
 #include <cmath>
 #include <cstring>
 
@@ -28,7 +28,7 @@ void move_pixels(const Image& from, const Image& to, const Place& place) {
     }
 }
 
-// Takes the nearest pixels. Those that lie outside become black.
+// Takes the nearest pixels of `from`. Places outside `from` become black.
 void take_nearest(const Image& from, double degrees, const Image& to) {
   const double turn = -degrees * (M_PI / 180), c = to_15_decimals(std::cos(turn)),
                s = to_15_decimals(std::sin(turn)), middle_x = double(from.width) / 2,

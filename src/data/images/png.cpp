@@ -48,12 +48,14 @@ bool read_header(Job& job) {
   }
   if (setjmp(png_jmpbuf(job.png))) return false;
   png_set_read_fn(job.png, &job, read_bytes);
+  // Old writers declare a smaller window than their data needs. Other decoders ignore that number.
+  png_set_option(job.png, PNG_MAXIMUM_INFLATE_WINDOW, PNG_OPTION_ON);
   // Skips texts, colour profiles and similar chunks, which may unpack gigabytes from a small file.
   png_set_keep_unknown_chunks(job.png, PNG_HANDLE_CHUNK_NEVER, nullptr, -1);
   png_read_info(job.png, job.info);
   int type = png_get_color_type(job.png, job.info), depth = png_get_bit_depth(job.png, job.info);
   // libpng fixes the order of the transformations, so the order of these calls does not matter. The
-  // set is that of the published decoder.
+  // published decoder makes the same transformations.
   if ((type & PNG_COLOR_MASK_ALPHA) || png_get_valid(job.png, job.info, PNG_INFO_tRNS))
     png_set_strip_alpha(job.png);
   if (depth > 8) png_set_strip_16(job.png);

@@ -81,9 +81,9 @@ Floats widened(Octets both) {
   return __builtin_convertvector(reinterpret_cast<Ints>(spread) & 255, Floats);
 }
 
-// Resamples RGB in bytes, the format of nearly all images, two output pixels at a time. The bytes
-// from a left neighbour on hold the right one as well. Where the right one would lie beyond the
-// row, its weight is 0.
+// Resamples RGB in bytes, the format of nearly all images, two output pixels at a time. A load at
+// the left neighbour also gets the right neighbour. If the right neighbour would be beyond the row,
+// its weight is 0.
 class RgbColumns {
  public:
   RgbColumns(int64_t in, int64_t out) : pairs_(size_t(out + 1) / 2) {

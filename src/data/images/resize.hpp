@@ -35,7 +35,8 @@ Array resize(const Array& in, int64_t height, int64_t width, ResizeMethod method
 // method is the fast one.
 Array resize_bilinear(const Array& in, int64_t height, int64_t width);
 
-// Returns the height x width pixels from row y and column x on, which must lie inside.
+// Returns the height x width pixels that begin at row y and column x. They must be inside the
+// image.
 Array crop(const Array& in, int64_t y, int64_t x, int64_t height, int64_t width);
 
 // Throws Error(Exit::data) unless `in` is an image with at least one pixel.

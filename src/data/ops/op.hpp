@@ -24,7 +24,7 @@ namespace data {
 struct Trace {
   struct Captions {
     int64_t max_len = 0, empty = 0;
-    // Token counts of every caption to choose from, before cutting; prefix and end count, too.
+    // Token counts of every caption to choose from, before cutting, with prefix and end.
     std::vector<int64_t> tokens;
     Texts texts;  // these captions, as the data holds them
   };
@@ -38,13 +38,13 @@ struct Trace {
 struct OpContext {
   base::Stream stream;
   int64_t position = 0;
-  int64_t index = -1;  // number of the sample in its data set; -1: not one of a set
+  int64_t index = -1;  // number of the sample in its data set; -1: it belongs to no set
   const Places* places = nullptr;
   Trace* trace = nullptr;  // null: nothing is recorded
 };
 
-// Returns an array for the result that an op computes from `from` for field `key`. The array lies
-// in the field's place if there is one of that size and `from` does not lie there.
+// Allocates an op's result for field `key`, computed from `from`. It uses the field's place in the
+// batch if the sizes match and `from` is elsewhere.
 Array array_for(const OpContext& context, const std::string& key, device::DType type,
                 std::vector<int64_t> shape, const Array& from);
 
@@ -64,7 +64,7 @@ class Op {
                                               const std::string& /*field*/) const {
     return {};
   }
-  // Returns true if the op turns text into the ids of `field`. It then sets `ids` to those of
+  // Returns true if the op turns text into the ids of `field`. It then sets `ids` to the ids of
   // `text`, neither cut nor padded, and `padding` to the id that fills up the field.
   virtual bool tokenize(const std::string& /*field*/, const std::string& /*text*/,
                         std::vector<int32_t>& /*ids*/, int32_t& /*padding*/) const {

@@ -80,9 +80,9 @@ PatchOrder drawn_permutation(Draws& draw, int64_t n) {
   return one;
 }
 
-// Returns different permutations of n things, always the same ones. They come in groups: a random
-// one and its cyclic shifts, in which nothing stays in its place. No set of so many has a larger
-// mean distance.
+// Returns `count` different permutations of n things, the same ones at every call. They come in
+// groups: a random permutation and its cyclic shifts, in which nothing keeps its place. No set of
+// as many permutations has a larger mean distance.
 std::vector<PatchOrder> far_permutations(int64_t count, int64_t n) {
   std::vector<PatchOrder> all;
   std::set<PatchOrder> known;
@@ -165,19 +165,20 @@ class ShufflePatches : public Op {
 
 OpRow patches_row() {
   using Type = Parameter::Type;
-  return {"patches", "views that are the cells of a grid, cut at random places: [side * side, ...]",
-          on_views({{"side", Type::integer, "3", "cells in each direction"},
-                    {"jitter", Type::integer, "21",
-                     "pixels by which a patch is smaller than its cell, and moves in it"}}),
-          [](const Arguments& a, const OpEnvironment&) -> std::unique_ptr<Op> {
-            return std::make_unique<Patches>(a);
-          }};
+  return {
+      "patches", "views that are the cells of a grid, cut at random places: [side * side, ...]",
+      on_views({{"side", Type::integer, "3", "cells in each direction"},
+                {"jitter", Type::integer, "21",
+                 "a patch is this many pixels smaller than its cell, and lies in it at random"}}),
+      [](const Arguments& a, const OpEnvironment&) -> std::unique_ptr<Op> {
+        return std::make_unique<Patches>(a);
+      }};
 }
 
 OpRow shuffle_patches_row() {
   using Type = Parameter::Type;
   return {"shuffle_patches",
-          "views in one of several orders that are far from each other; writes its number",
+          "puts the views in one of several very different orders; writes the order's number",
           on_views({{"permutations", Type::integer, "2000",
                      "number of orders; 0: any order, without a number"},
                     {"patches", Type::integer, "9", "number of views"},

@@ -23,18 +23,18 @@ class Pipeline {
   const Spec& input() const { return input_; }
   const Spec& spec() const { return spec_; }  // after all ops
   // Returns the scale if the last op that touches the field scales bytes and does nothing else.
-  // leave_bytes leaves out this op: the field, and all others that the op scales, stay u8, and
-  // their reader scales the bytes.
+  // leave_bytes leaves out this op. The field, and all other fields that the op scales, then stay
+  // u8, and their reader scales the bytes.
   std::optional<ByteScale> byte_scale(const std::string& field) const;
   void leave_bytes(const std::string& field);
-  // Leaves out all ops that the field does not depend on. Returns the field of the input that it is
-  // made from; "" if an op does not name it. Ops that stay keep their random streams.
+  // Leaves out all ops that the field does not depend on. Returns the input field that `field` is
+  // made from; "" if an op does not name its input. The remaining ops keep their random streams.
   std::string keep_only(const std::string& field);
   // `index`: OpContext::index.
   void apply(Sample& sample, int64_t position, const Places* places = nullptr,
              Trace* trace = nullptr, int64_t index = -1) const;
-  // Turns a text into ids as the last op does that makes the field from text: ids that are neither
-  // cut nor padded, and the id of padding. Returns false if there is no such op.
+  // Turns a text into ids like the last op that makes the field from text. Sets `ids`, neither cut
+  // nor padded, and the id of padding. Returns false if there is no such op.
   bool tokenize(const std::string& field, const std::string& text, std::vector<int32_t>& ids,
                 int32_t& padding) const;
   // Returns the tokenizer of the last op that makes the field from text; null if there is none.
@@ -47,7 +47,7 @@ class Pipeline {
     std::unique_ptr<Op> op;
     base::Stream stream;
     Spec before;
-    Keys keys;  // the fields that it reads and writes; "" for ops that choose fields
+    Keys keys;  // the fields that the op reads and writes; "" for ops that choose fields
     bool left_out = false;
   };
   int scaling_stage(const std::string& field) const;  // -1: none

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// rotate: turns an image by one of several angles and writes which one, as a label that needs no
-// person.
+// rotate: turns an image by one of several angles. The angle's number is a label that needs no
+// annotation.
 #include "base/error.hpp"
 #include "data/ops/views.hpp"
 
@@ -46,8 +46,8 @@ class Rotate : public Op {
   }
 
  private:
-  // Angles are equally far apart. The published ones come from single precision, counted from the
-  // nearer end.
+  // Angles are equally spaced. The published code computes them in single precision, from the
+  // nearer of 0 and 360 degrees.
   double degrees(int32_t number) const {
     const float step = 360.0f / float(angles_);
     const int64_t i = number;

@@ -11,7 +11,8 @@ namespace data {
 namespace {
 
 std::vector<int64_t> sizes(const Arguments& a, std::string_view name, int64_t least) {
-  // Limit in elements. Smaller sizes that are still too large are refused with the element type.
+  // Limit in elements. Smaller sizes may still be too large for the element type; the pipeline
+  // refuses them.
   constexpr int64_t kMost = int64_t{1} << 32;
   std::vector<int64_t> out;
   int64_t all = 1;

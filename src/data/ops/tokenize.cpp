@@ -185,7 +185,7 @@ OpRow tokenize_row() {
   for (Parameter& p : key_parameters("text", "labels")) parameters.push_back(std::move(p));
   parameters.push_back(
       {"prefix", Type::text, "None",
-       "text before every caption that is given, not predicted; as written, without lower-casing"});
+       "text before every caption, which the model gets but does not predict; not lower-cased"});
   parameters.push_back(
       {"mask_key", Type::text, "\"label_masks\"",
        "with a prefix: field for f32 [max_len], 1 where a token counts in the loss"});

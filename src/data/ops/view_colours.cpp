@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // color_jitter, color_distortion, grayscale, gaussian_blur, solarize, photometric: random changes
-// of the views' pixels, with the bytes of Pillow (ssl.md 6.1 to 6.3).
+// of the views' pixels, with the same bytes as Pillow (ssl.md 6.1 to 6.3).
 #include <algorithm>
 #include <array>
 
 #include "base/error.hpp"
 #include "data/ops/views.hpp"
 
-// Factors are formed from single float operations (TRAINER_UNFUSED in CMakeLists.txt).
+// Float operations that form factors must not be fused (TRAINER_UNFUSED in CMakeLists.txt).
 
 namespace data {
 namespace {

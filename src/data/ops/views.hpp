@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Views of an image: several versions of it in one sample. A field "image" [views, height, width,
 // 3] holds them. Views of other sizes are in "image1", "image2" and so on, and an op on "image"
-// works on all of them, in this order. An image [height, width, 3] is no view.
+// works on all of them, in this order. An image [height, width, 3] is not a view.
 #pragma once
 
 #include <string>
@@ -12,13 +12,14 @@
 
 namespace data {
 
-// A number that no view has: the draws of an image that is not a view are those of the op.
+// Marks an image that is not a view. Its draws come from the op's stream.
 constexpr int64_t kNoView = -1;
 
-// Return the fields of the views: `key`, and "key1", "key2", ... if `key` holds views and they do.
+// Return the fields of the views: `key`, then "key1", "key2", ... as long as `key` and these fields
+// hold views.
 std::vector<std::string> view_fields(const Spec& spec, const std::string& key);
 std::vector<std::string> view_fields(const Sample& sample, const std::string& key);
-// Returns true if `field` is one of them.
+// Returns true if `field` is one of the view_fields.
 bool is_view_field(const Spec& spec, const std::string& key, const std::string& field);
 // Returns the field that an op writes for field `field` of `keys.in`.
 std::string written_field(const Keys& keys, const std::string& field);
@@ -57,7 +58,7 @@ class Probability {
   Probability(const Arguments& arguments, const std::string& name);
   static Parameter parameter(const std::string& name, const std::string& otherwise);
   void check_views(int64_t views) const;
-  // Draws a number, also if the answer is certain.
+  // Draws a number even if the probability is 0 or 1.
   bool draw(int64_t view, Draws& draw) const {
     return draw.uniform() < each_[each_.size() == 1 ? 0 : size_t(view)];
   }
@@ -81,7 +82,7 @@ class RandomViewOp : public ViewOp {
   Probability p_;
 };
 
-// Returns the parameters with those of keys appended.
+// Returns the parameters, followed by key_parameters("image", "image").
 std::vector<Parameter> on_views(std::vector<Parameter> own);
 
 }  // namespace data

@@ -41,6 +41,7 @@ class Rows {
   bool next(size_t most) {
     while (end_line()) {  // skips empty lines
     }
+    rest_ = without_mark(rest_);  // a file that was appended to another one begins with a mark
     if (rest_.empty()) return false;
     line = next_line_;
     cells.clear();
@@ -242,19 +243,30 @@ std::string cell_of(const nlohmann::json& object, const std::string& path, int64
   return *std::move(text);
 }
 
+nlohmann::json parse_line(const std::string& path, int64_t number, std::string_view line) {
+  std::string why;
+  try {
+    nlohmann::json object = nlohmann::json::parse(strict_json(line));
+    if (object.is_object()) return object;
+    why = object.type_name();
+  } catch (const nlohmann::json::exception& e) {
+    why = base::is_utf8(line) ? e.what() : "not UTF-8 text; save the file as UTF-8";
+  }
+  if (line.starts_with('[')) why = "a list; write each row as an object on a line of its own";
+  base::fail(Exit::data, "'{}' line {}: is no JSON object: {} ({})", path, number,
+             base::quoted(line, 60), base::one_line(why));
+}
+
 void read_json_lines(const std::string& path, std::string_view text, const TableColumns& columns,
                      const OnCaption& row) {
   int64_t number = 0;
   while (!text.empty()) {
     const size_t end = std::min(text.find('\n'), text.size());
-    const std::string_view line = base::trim(text.substr(0, end));
+    const std::string_view line = base::trim(without_mark(text.substr(0, end)));
     text.remove_prefix(std::min(end + 1, text.size()));
     ++number;
     if (line.empty()) continue;
-    const nlohmann::json object = nlohmann::json::parse(strict_json(line), nullptr, false);
-    if (!object.is_object())
-      base::fail(Exit::data, "'{}' line {}: is no JSON object: {}", path, number,
-                 base::quoted(line, 60));
+    const nlohmann::json object = parse_line(path, number, line);
     row(cell_of(object, path, number, columns.image, "image_column", image_column_names()),
         on_one_line(cell_of(object, path, number, columns.caption, "caption_column",
                             caption_column_names())),

@@ -5,9 +5,9 @@
 //
 //   header   The first line is a header if one cell names the image (image, filepath, file_name,
 //            path, ...) and another one the caption (caption, title, text, ...), in letters of any
-//            case. It is a header, too, if TableColumns names a column. Other columns are ignored.
+//            case, or if TableColumns names a column. Other columns are ignored.
 //            Without a header the columns are image, caption.
-//   TSV      Tabs separate the cells. Quotes are part of the text, unless a writer of CSV has put
+//   TSV      Tabs separate the cells. Quotes are part of the text, unless a writer of CSV added
 //            them (tsv_quotes.hpp). A caption in the last column is the rest of its line, tabs
 //            included.
 //   CSV      RFC 4180: commas, cells in double quotes, a quote doubled within them.
@@ -37,7 +37,7 @@ using OnCaption =
 
 struct TableForm {
   bool header = false;         // the first line was a header
-  int64_t unquoted_cells = 0;  // cells of a TSV whose quotes a writer of CSV had put
+  int64_t unquoted_cells = 0;  // cells of a TSV whose quotes a writer of CSV had added
 };
 
 // Calls `row` for every row of `text`, the content of the file `path`. Throws Error(Exit::data)

@@ -24,10 +24,21 @@ using nlohmann::json;
 constexpr int64_t kMostFileBytes = int64_t{8} << 30;
 constexpr size_t kMostCaptionBytes = size_t{1} << 20;
 
-// Returns an id of COCO as one text: numbers and texts are the same, and so are 7 and 7.0.
+// Returns an id of COCO as text. 7, 7.0 and "7" give the same text.
 std::string id_of(const json& object, const char* key) {
   auto it = object.find(key);
   return it == object.end() ? "" : text_of_json(*it).value_or("");
+}
+
+void parse_coco(const std::string& path, const json::parser_callback_t& filter) {
+  const std::string all = strict_json(read_text_file(path, kMostFileBytes, "captions"));
+  try {
+    [[maybe_unused]] json nothing = json::parse(all, filter);
+  } catch (const json::exception& e) {
+    base::fail(
+        Exit::data, "'{}' is not the JSON of COCO captions: {}", path,
+        base::is_utf8(all) ? base::one_line(e.what()) : "it is not UTF-8 text; save it as UTF-8");
+  }
 }
 
 }  // namespace
@@ -50,7 +61,7 @@ struct CaptionsFile::Collector {
     if (known == numbers.end()) {
       if (std::string problem = unsafe_name(name); !problem.empty())
         base::fail(Exit::data, "{}: the image name {} {}", where, base::quoted(name), problem);
-      if (std::string problem = base::path_problem(name); !problem.empty())
+      if (std::string problem = base::name_problem(name); !problem.empty())
         base::fail(Exit::data, "{}: the image name {}", where, problem);
       known = numbers.emplace(std::string(name), int64_t(numbers.size())).first;
       file.names_.push_back(put(name));
@@ -121,6 +132,7 @@ void CaptionsFile::read_coco(const std::string& path, Collector& collector) {
   std::unordered_map<std::string, std::string> names;
   std::vector<Annotation> annotations;
   std::string section;
+  std::unordered_set<std::string> sections;  // sections read so far
   int64_t number = 0;
   auto bad = [&](const std::string& what) {
     base::fail(Exit::data, "'{}': {}[{}] {}", path, section, number, what);
@@ -148,7 +160,10 @@ void CaptionsFile::read_coco(const std::string& path, Collector& collector) {
     if (event == json::parse_event_t::key && depth == 1) {
       section = parsed.get<std::string>();
       number = 0;
-      return section == "images" || section == "annotations";
+      if (section != "images" && section != "annotations") return false;
+      if (!sections.insert(section).second)
+        base::fail(Exit::data, "'{}' has two lists \"{}\": join them", path, section);
+      return true;
     }
     if (event == json::parse_event_t::key && depth == 3) {
       std::string key = parsed.get<std::string>();
@@ -160,12 +175,7 @@ void CaptionsFile::read_coco(const std::string& path, Collector& collector) {
     }
     return true;
   };
-  try {
-    const std::string all = strict_json(read_text_file(path, kMostFileBytes, "captions"));
-    [[maybe_unused]] json nothing = json::parse(all, filter);
-  } catch (const json::exception& e) {
-    base::fail(Exit::data, "'{}' is not the JSON of COCO captions: {}", path, e.what());
-  }
+  parse_coco(path, filter);
   section = "annotations";
   std::unordered_set<std::string> used;
   for (const Annotation& a : annotations) {

@@ -23,8 +23,8 @@ struct ClassImage {
 
 struct ClassListing {
   std::vector<ClassImage> images;  // sorted by class, then by name
-  std::vector<std::string> lost;   // links that lead nowhere, to an image or perhaps to a folder
-  int64_t lost_images = 0;         // those among the images
+  std::vector<std::string> lost;   // links that lead nowhere, named like an image or a folder
+  int64_t lost_images = 0;         // lost links that are among the images
   int64_t others = 0;              // files that are not images
   int64_t hidden = 0;              // hidden images and folders, left out
   int64_t empty = 0;               // classes without an image
@@ -44,7 +44,7 @@ ClassListing list_classes(const std::string& path, const ClassNames& classes,
       out.images.push_back({image.substr(path.size() + 1), classes.number_of(name)});
     for (std::string& link : found.lost) {
       const bool image = is_image_file(link);
-      // Other files are not read, but images may be missing with a folder.
+      // Other files are not read, but a missing folder may have held images.
       if (!image && fs::path(link).has_extension()) continue;
       out.lost_images += image;
       out.lost.push_back(link.substr(path.size() + 1));
@@ -114,8 +114,8 @@ class ClassFolder : public Source {
     throw;
   }
 
-  // Images that are missing end the job now, or appear in the summary and are replaced when their
-  // turn comes.
+  // Missing images end the job now. With substitutes, they appear in the summary and are replaced
+  // when their turn comes.
   void report_lost(const ClassListing& found) {
     constexpr size_t kNamed = 5;
     std::vector<std::string> names;

@@ -37,7 +37,8 @@ ClassNames::ClassNames(const std::string& from) : from_(from) {
       base::fail(Exit::data, "'{}' names the class {} twice", from, base::quoted(names_[i], 60));
 }
 
-// Typing errors are rarer than names in another normal form, which a list cannot show.
+// Looks for another Unicode form first: it is more frequent than typing errors, and a list of names
+// cannot show it.
 std::string ClassNames::near_hint(std::string_view name) const {
   for (const std::string& known : names_)
     if (look_alike(name, known))

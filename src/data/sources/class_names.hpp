@@ -13,15 +13,16 @@ namespace data {
 class ClassNames {
  public:
   ClassNames() = default;
-  // `from` is a text file with one name per line, or a folder, whose sub-folders are the names,
-  // sorted by their bytes; hidden ones are left out. Throws Error(Exit::data) if it cannot be read,
-  // holds no name, or holds one twice.
+  // `from` is a text file with one name per line, or a folder. A folder gives the names of its
+  // sub-folders, sorted by their bytes, without hidden ones. Throws Error(Exit::data) if `from`
+  // cannot be read, holds no name, or holds a name twice.
   explicit ClassNames(const std::string& from);
 
   const std::string& from() const { return from_; }
   int64_t size() const { return int64_t(names_.size()); }
   const std::vector<std::string>& names() const { return names_; }
-  // Returns the number of a class. Throws Error(Exit::data) with the nearest name if there is none.
+  // Returns the number of a class. If there is no such class, throws Error(Exit::data) with the
+  // nearest name.
   int32_t number_of(std::string_view name) const;
   // Returns "cat, dog, ..." for logs.
   std::string text() const;

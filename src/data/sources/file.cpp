@@ -80,9 +80,22 @@ bool has_ending(std::string_view name, std::string_view ending) {
 }
 
 bool is_of_system(std::string_view name) {
-  constexpr std::string_view kNames[] = {"__MACOSX", "@eaDir", "lost+found", "$RECYCLE.BIN",
-                                         "System Volume Information"};
-  return std::ranges::count(kNames, name) > 0;
+  constexpr std::string_view kNames[] = {"__MACOSX",
+                                         "__pycache__",
+                                         "@eaDir",
+                                         "@Recycle",
+                                         "#recycle",
+                                         "lost+found",
+                                         "RECYCLER",
+                                         "~snapshot",
+                                         "#snapshot",
+                                         "@tmp",
+                                         "System Volume Information",
+                                         "Network Trash Folder",
+                                         "Temporary Items"};
+  constexpr std::string_view kInAnyCapitals = "$recycle.bin";
+  return std::ranges::count(kNames, name) > 0 ||
+         (name.size() == kInAnyCapitals.size() && has_ending(name, kInAnyCapitals));
 }
 
 }  // namespace data

@@ -28,8 +28,8 @@ class File {
   const std::string& path() const { return path_; }
   int64_t size() const { return size_; }  // at the time of opening
   int64_t modified_ns() const { return modified_ns_; }
-  // Identify a file of one size and time of change that took the place of another: its number in
-  // the file system, and when the system last changed its entry, which no program can set.
+  // Identify a file that replaced another one of the same size and modification time: its inode
+  // number, and the time of the inode's last change, which no program can set.
   int64_t number() const { return number_; }
   int64_t changed_ns() const { return changed_ns_; }
   bool has_changed() const;  // true if size or time changed since opening
@@ -46,11 +46,11 @@ class File {
 inline constexpr const char* kImageEndings = ".jpg, .jpeg, .png, .webp, .gif";
 // True if a file's name has one of these endings, in upper or lower case.
 bool is_image_file(std::string_view name);
-// True if a file's name ends so; `ending` is in lower case, the name in any.
+// True if a file's name has this ending. `ending` is in lower case; the name may have capitals.
 bool has_ending(std::string_view name, std::string_view ending);
 
-// True for folders that systems make beside people's own: those of macOS's zip files, of Synology's
-// thumbnails, and of file systems.
+// True for names of folders that systems create beside people's own: in macOS's zip files, for
+// bins, snapshots and thumbnails, and by file systems.
 bool is_of_system(std::string_view name);
 
 }  // namespace data

@@ -13,7 +13,7 @@ namespace data {
 // whose name is the pattern itself is used literally. The tar indexes that this program writes
 // beside its shards are left out. Names without *, ?, [ need not exist. Throws Error(Exit::config)
 // for bad braces. Throws Error(Exit::data) for a pattern that matches nothing, for a file that two
-// patterns match, for a folder that cannot be listed, and for a folder alone.
+// patterns match, for a folder that cannot be listed, and if the only result is a folder.
 std::vector<std::string> files_matching(const std::string& pattern);
 
 }  // namespace data

@@ -23,12 +23,11 @@ namespace {
 
 using base::Exit;
 
-constexpr size_t kNamed = 5;  // most missing images in a message
+constexpr size_t kNamed = 5;  // maximum number of missing images in a message
 
-// Removes from `wanted` the names of all files in the folder. A link that leads nowhere is no file,
-// nor is a pipe.
-// One listing replaces a query for each file. Only links, and entries whose kind the listing lacks,
-// cost calls of their own.
+// Removes from `wanted` the names of all files in the folder. A link that leads nowhere is not a
+// file, nor is a pipe. One listing replaces a query for each file. Only links, and entries whose
+// kind the listing does not give, need system calls of their own.
 void remove_listed(const std::string& folder, std::unordered_map<std::string_view, int64_t>& wanted,
                    const std::stop_token& token) {
   std::error_code problem;
@@ -148,8 +147,8 @@ class Folder : public Source {
       texts.emplace_back(captions_.caption(c));
     return texts;
   }
-  // Missing images end the job now, or appear in the summary and are replaced when their turn
-  // comes.
+  // Missing images end the job now. With substitutes, they appear in the summary and are replaced
+  // when their turn comes.
   void look_for_images(const FolderOptions& options, const OpenContext& context) {
     std::vector<int64_t> missing = missing_images(captions_, path_, context.token);
     if (!stage_dir_.empty())
@@ -179,8 +178,8 @@ class Folder : public Source {
             : "");
   }
 
-  // Returns how many of the first missing images are links that lead nowhere, or pipes and the
-  // like, for messages.
+  // Returns a text for messages: how many of the first kMost missing images are links that lead
+  // nowhere, or pipes, sockets or devices.
   std::string not_files(const std::vector<int64_t>& missing) const {
     constexpr size_t kMost = 1000;
     size_t links = 0, special = 0;
@@ -240,18 +239,18 @@ void FolderOptions::bind(config::Table& t) {
         "`captions`")
       .unit("path");
   t.key("captions", captions,
-        "COCO captions .json, or a table, .tsv, .csv or .jsonl, one row per caption; a first line "
-        "that names the columns (image, filepath, file_name, path, ... and caption, title, text, "
-        "...) is a header, without one they are image, caption; \"part-{0..3}.csv\", \"*.tsv\" (by "
-        "name)")
+        "COCO captions .json, or a table .tsv, .csv or .jsonl with one row per caption. A first "
+        "line that names the columns (image, filepath, file_name, path, ... and caption, title, "
+        "text, ...) is a header; without a header the columns are image, caption. Also a pattern, "
+        "such as \"part-{0..3}.csv\" or \"*.tsv\": files in the order of their names")
       .required()
       .unit("path")
       .check([this] { return captions_problem(); });
   t.key("image_column", columns.image,
-        "column of the image's file in a table; \"\" = the one with a usual name")
+        "column of the image's file in a table; \"\": image, file_name, path or alike")
       .check([this] { return column_problem(columns.image); });
   t.key("caption_column", columns.caption,
-        "column of the caption in a table; \"\" = the one with a usual name")
+        "column of the caption in a table; \"\": caption, title, text or alike")
       .check([this] { return column_problem(columns.caption); });
   t.choice("sample", by_image, {{"image", true}, {"caption", false}},
            "image: one sample per image with fields image and captions (use choice); caption: one "

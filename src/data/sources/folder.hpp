@@ -18,8 +18,8 @@ struct FolderOptions : SourceOptions {
   bool by_image = true;  // one sample per image, or one per caption
   void bind(config::Table& t) override;
   std::vector<std::string> caption_files() const;
-  // Returns the folder of the images. Throws Error(Exit::data) if it is not named and the files lie
-  // in several folders.
+  // Returns the folder of the images. Throws Error(Exit::data) if `path` is "" and the caption
+  // files are in several folders.
   std::string folder(const std::vector<std::string>& caption_files) const;
   Spec spec() const override;
   // Returns the images. Throws Error(Exit::data) for a bad captions file.

@@ -16,14 +16,15 @@ namespace data {
 
 // True if there is no such file or folder: no entry, or a link that leads nowhere or to itself.
 bool leads_nowhere(const std::filesystem::path& path);
-// leads_nowhere for an entry that exists. Only links cost a call of the system.
+// leads_nowhere for an entry that exists. Only links need a system call.
 bool is_dangling(const std::filesystem::directory_entry& entry);
 
 // True for a pipe, a socket or a device, or a link to one.
 bool is_special(const std::filesystem::directory_entry& entry);
 
-// Returns the names of the sub-folders, hidden ones left out, in no order. Throws Error(Exit::data)
-// if the folder cannot be listed, or if it holds a link that leads nowhere and may have been one.
+// Returns the names of the sub-folders, without hidden ones, in no order. Throws Error(Exit::data)
+// if the folder cannot be listed, or holds a link that leads nowhere and may have led to a
+// sub-folder.
 std::vector<std::string> sub_folders(const std::string& folder);
 
 struct FoundImages {
@@ -37,8 +38,8 @@ struct FoundImages {
 enum class WalkFor {
   samples,  // each image counts once: Error(Exit::data) for a link to a folder that is listed
             // elsewhere, and for a pipe, socket or device with an image's name
-  names,    // an image may be listed under several names; a link to a folder above it is not
-            // followed, with a warning, and pipes are among the images
+  names,    // an image may be listed under several names. A link to a folder above it gives a
+            // warning and is not followed. Pipes are among the images.
 };
 
 // Several walks of one object list no folder twice, unless a link leads there and the walk is for
@@ -48,15 +49,15 @@ class FolderWalk {
   // Links to `root` and the folders above it count as links to a folder above them.
   explicit FolderWalk(const std::string& root, std::stop_token token = {},
                       WalkFor purpose = WalkFor::samples);
-  // Adds what lies below `folder`, which may be the root; there may be no such folder. Throws
-  // Error(Exit::data) as WalkFor says, and Unreadable if a folder cannot be listed.
+  // Adds the files below `folder`, which may be the root or may not exist. Throws Error(Exit::data)
+  // as WalkFor says, and Unreadable if a folder cannot be listed.
   void add(const std::string& folder, FoundImages& found);
 
  private:
   struct Listed {
     std::string path;
     bool link = false;   // a link, or below one
-    bool above = false;  // the walk is in it, or it is above the root
+    bool above = false;  // the walk is in it, or it is the root or above
   };
   // Returns the folder's entry; null if it is not listed. Throws if it is known under another path,
   // by a link, and the walk is for samples.

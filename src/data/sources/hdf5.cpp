@@ -27,7 +27,7 @@ std::string declared(const FieldSpec& field) {
 }
 
 // Returns the field that a dataset's rows become; nothing if they cannot be read. Single whole
-// numbers are labels, hence i32 whatever their width.
+// numbers are labels, so they become i32, whatever their width.
 std::optional<FieldSpec> natural(const H5Rows& rows) {
   size_t axes = rows.shape().size();
   switch (rows.kind()) {
@@ -56,7 +56,7 @@ bool fits(const H5Rows& rows, const FieldSpec& field) {
          (field.type == device::DType::i32 ? H5Rows::Kind::integers : H5Rows::Kind::floats);
 }
 
-// Opens a dataset that can be read. Errors name the file by `path`, wherever it was opened.
+// Opens a dataset that can be read. Errors name the file by `path`, even if a copy was opened.
 H5Rows open_rows(const io::H5File& h5, const std::string& path, const std::string& field,
                  const std::string& dataset) {
   if (!h5.exists(dataset)) {
@@ -70,8 +70,8 @@ H5Rows open_rows(const io::H5File& h5, const std::string& path, const std::strin
   }
   H5Rows rows(h5, dataset);
   if (!natural(rows))
-    base::fail(Exit::data, "'{}': dataset '{}' (field '{}') is {}, which cannot be read", path,
-               dataset, field, rows.type_text());
+    base::fail(Exit::data, "'{}': dataset '{}' (field '{}') is {}, which cannot be read{}", path,
+               dataset, field, rows.type_text(), rows.way_out());
   for (auto [bytes, what] : {std::pair{rows.row_bytes(), "rows"}, {rows.chunk_bytes(), "chunks"}})
     if (bytes > kMostMemberBytes)
       base::fail(Exit::data, "'{}': dataset '{}' has {} of {} bytes; at most {} are read", path,
@@ -130,7 +130,7 @@ class Hdf5 : public Source {
   struct Field {
     std::string name, dataset;
     FieldSpec spec;
-    bool typed;  // given in the deck, not by the first file
+    bool typed;  // the deck gives the type, not the first file
   };
   struct File {
     std::string path;
@@ -165,7 +165,7 @@ class Hdf5 : public Source {
       io::H5File h5 = io::H5File::open(local);
       for (const Field& field : fields_) {
         H5Rows rows = open_rows(h5, path, field.name, field.dataset);
-        // The other files of such a dataset are not copied with it.
+        // Parts of such a dataset are in other files, which are not copied with it.
         if (rows.elsewhere() && local != path) return open(path, path);
         check(path, field, rows);
         if (file.rows >= 0 && rows.count() != file.rows)
@@ -196,7 +196,7 @@ class Hdf5 : public Source {
                declared(field.spec), field.dataset.substr(1), declared(*natural(rows)));
   }
 
-  // Fills an array of 32-bit numbers from those of the file.
+  // Fills an array of 32-bit numbers from wider numbers of the file.
   template <class Wide>
   static void narrow(const H5Rows& rows, int64_t row, const Field& field, Array& out) {
     std::vector<Wide> wide(size_t(out.count()));
@@ -223,7 +223,7 @@ class Hdf5 : public Source {
         return on_one_line(rows.read_texts(row, kMostMemberBytes).at(0));
       case Kind::texts: {
         Texts texts = rows.read_texts(row, kMostMemberBytes);
-        // The file fills up rows with fewer texts.
+        // Rows with fewer texts are padded with empty ones in the file.
         while (!texts.empty() && texts.back().empty()) texts.pop_back();
         for (std::string& text : texts) text = on_one_line(text);
         return texts;

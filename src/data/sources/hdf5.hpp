@@ -15,7 +15,7 @@ struct Hdf5Options : ShardOptions {
   // Fields without a type get the type of the dataset in the first file. Throws Error(Exit::data)
   // if that dataset cannot be inspected.
   Spec spec() const override;
-  // Returns why rows of a file cannot be read, without reading any, or "".
+  // Returns why the rows of a file cannot be read, or "". Reads no rows.
   std::string rows_problem(const std::string& file) const;
   std::unique_ptr<Source> open(const OpenContext& context) const override;
 };

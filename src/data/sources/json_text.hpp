@@ -8,9 +8,9 @@
 
 namespace data {
 
-// Returns a text as it is, and a whole number by its digits, also if it is written as 7.0; true is
-// 1 and false is 0, as in Python. Returns nothing for other values. Half of a character
-// (strict_json) becomes bytes that are not UTF-8, so that its sample is a broken one.
+// Returns a text unchanged, and the digits of a whole number, even if it is written as 7.0. True is
+// 1 and false is 0, as in Python. Returns nothing for other values. Half a character (strict_json)
+// becomes bytes that are not UTF-8, so that its sample counts as broken.
 std::optional<std::string> text_of_json(const nlohmann::json& value);
 
 }  // namespace data

@@ -15,7 +15,7 @@
 namespace data {
 namespace {
 
-// Returns the bytes of the character that `text` begins with; 1 for a byte of another encoding.
+// Returns the number of bytes of the first character of `text`; 1 for a byte of another encoding.
 size_t character_bytes(std::string_view text) {
   for (size_t n = 2; n <= 4; ++n)
     if (text.size() >= n && base::is_utf8(text.substr(0, n)) && uint8_t(text[0]) >= 0xC0) return n;
@@ -29,7 +29,7 @@ bool is_mark(std::string_view character) {
                                    (character >= "\u1160" && character <= "\u11FF"));
 }
 
-// Returns the bytes of the letter that `text` begins with and of the marks behind it.
+// Returns the number of bytes of the first letter of `text` and the marks behind it.
 size_t letter_bytes(std::string_view text) {
   size_t bytes = character_bytes(text);
   while (bytes < text.size()) {

@@ -55,7 +55,9 @@ Texts texts_in_json(std::string_view text, const std::string& key) {
              value.get_ref<const std::string&>() == key;
     });
   } catch (const Json::exception& e) {
-    fail(fmt::format("cannot be read: {}", e.what()));
+    if (const std::string_view wide = wide_text(text); !wide.empty())
+      fail(fmt::format("cannot be read: it is {} text, and UTF-8 is read", wide));
+    fail(fmt::format("cannot be read: {}", base::is_utf8(text) ? e.what() : "it is not UTF-8"));
   }
   if (!json.is_object() || !json.contains(key)) fail(fmt::format("has no \"{}\"", key));
   const Json& value = json[key];

@@ -11,8 +11,8 @@
 
 namespace data {
 
-// Extensions count in lower case, as those of members do. "png" -> {"png"}, ""; "PNG" -> {"png"},
-// ""; "jpg;jpeg" -> {"jpg", "jpeg"}, ""; "json:captions" -> {"json"}, "captions".
+// Extensions are in lower case, like the extensions of members. "png" -> {"png"}, ""; "PNG" ->
+// {"png"}, ""; "jpg;jpeg" -> {"jpg", "jpeg"}, ""; "json:captions" -> {"json"}, "captions".
 struct MemberName {
   std::vector<std::string> extensions;  // the member is the first of these in the sample
   std::string key;

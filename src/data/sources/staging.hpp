@@ -23,11 +23,11 @@ struct Staged {
 };
 
 // Copies the files whose copy is missing, has another size or modification time, or is older than
-// the last change of the original or of its place. Each copy
-// appears whole, by rename; a killed copy is made again. One process of a node calls this. Missing
-// originals and folders are skipped; their source decides whether that is an error. Throws
-// Error(Exit::data) if an original cannot be read. If the space is too small, throws with the
-// figures before anything is copied. `token` may request to give up (base/cancel.hpp).
+// the last change of the original's inode. Each copy appears whole, by rename, so an interrupted
+// copy is made again. One process of a node calls this. Missing originals and folders are skipped;
+// their source decides whether that is an error. Throws Error(Exit::data) if an original cannot be
+// read. If the space is too small, throws before anything is copied; the message has the sizes.
+// `token` may request to give up (base/cancel.hpp).
 Staged stage_files(const std::vector<std::string>& originals, const std::string& directory,
                    int threads, const std::stop_token& token = {});
 

@@ -10,9 +10,9 @@
 namespace data {
 namespace {
 
-// Looks up normal numbers by 16 random bits: the quantiles (k + 1/2) / 65536 of N(0, 1/2), clipped
-// to [-1, 1]. The table reaches four deviations and the clip lies at two, so nothing is lost. An
-// image then costs microseconds instead of milliseconds.
+// Returns a table of normal numbers, to be indexed by 16 random bits: the quantiles (k + 1/2) /
+// 65536 of N(0, 1/2), clipped to [-1, 1]. The table reaches four deviations and is clipped at two,
+// so nothing is lost. An image then costs microseconds instead of milliseconds.
 std::vector<float> noise_table() {
   constexpr int kCount = 1 << 16;
   constexpr double kDeviation = 0.5;
@@ -150,9 +150,10 @@ void SyntheticOptions::bind(config::Table& t) {
   t.key("vocab_size", vocab_size, "words are drawn from 2 .. vocab_size - 1")
       .min(3)
       .max(double(INT32_MAX));
-  t.key("seed", seed, "another seed, other examples").min(0);
+  t.key("seed", seed, "seed of the examples").min(0);
   t.key("classes", classes,
-        "with classes there is a field `label`: the number of the example modulo them; 0 = none")
+        "number of classes; field `label` is the example's number modulo classes; 0 = no field "
+        "`label`")
       .min(0)
       .max(1 << 20);
   t.choice("pattern", pattern,

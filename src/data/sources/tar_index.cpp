@@ -88,7 +88,7 @@ std::optional<std::string> read_whole(const std::string& path) {
   }
 }
 
-// Another shard of equal length and time may take the place of one: tars are filled up to whole
+// A shard may be replaced by another one of the same length and time: tars are padded to whole
 // records, and copies keep their time.
 std::array<int64_t, 4> state_of(const File& shard) {
   return {shard.size(), shard.modified_ns(), shard.number(), shard.changed_ns()};
@@ -132,7 +132,8 @@ bool write_whole(const std::string& path, const std::string& bytes) {
 }  // namespace
 
 std::optional<std::pair<std::string_view, std::string>> split_member_name(std::string_view name) {
-  while (name.starts_with("./")) name.remove_prefix(2);
+  while (name.starts_with("./"))
+    name.remove_prefix(std::min(name.find_first_not_of('/', 1), name.size()));
   if (is_hidden_member(name)) return std::nullopt;
   size_t slash = name.rfind('/'), base = slash == name.npos ? 0 : slash + 1;
   size_t dot = name.find('.', base);

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "base/error.hpp"
+#include "base/pointer_file.hpp"
 #include "data/sources/safe_name.hpp"
 
 namespace data {
@@ -17,7 +18,7 @@ using base::Exit;
 constexpr int64_t kBlock = 512;
 constexpr int64_t kWindow = 8 * 1024;
 constexpr int64_t kLargestExtension = 1 << 20;  // bytes of a long name or pax header
-// Limit of the zeros after the end mark, with which writers fill up their last record.
+// Maximum number of zeros after the end mark: writers fill up their last record with zeros.
 constexpr int64_t kTail = int64_t{16} << 20;
 
 // Parses a numeric field: octal text, or base 256 if the top bit is set (GNU, for sizes from 8
@@ -68,6 +69,34 @@ const char* compression(std::string_view head) {
   return nullptr;
 }
 
+// Returns why a member that is not a plain file is refused, with a remedy.
+std::string refusal(char type, std::string_view name) {
+  switch (type) {
+    case '1':  // GNU tar writes a file with several names once, and hard links for the others.
+    case '2':
+      return fmt::format(
+          "member '{}' is {} link (type '{}'): pack plain files (tar --dereference "
+          "--hard-dereference)",
+          name, type == '1' ? "a hard" : "a symbolic", type);
+    case 'S':
+      return fmt::format("'{}' is a sparse member: pack it again without --sparse", name);
+    case 'M':
+      return fmt::format(
+          "member '{}' begins in another volume: unpack all volumes (tar --multi-volume) and pack "
+          "one shard",
+          name);
+    default:
+      return fmt::format(
+          "member '{}' is no plain file (type '{}'): pack the shard again without it", name, type);
+  }
+}
+
+// True for members that describe only the archive: its label, and folders, including those with a
+// list of files in GNU tar's incremental archives.
+bool is_no_content(char type, std::string_view name) {
+  return type == '5' || type == 'D' || type == 'V' || (type == '\0' && name.ends_with('/'));
+}
+
 }  // namespace
 
 bool is_hidden_member(std::string_view name) {
@@ -88,8 +117,10 @@ struct TarReader::Header {
 
 TarReader::TarReader(const File& file) : file_(file) {
   if (file.size() == 0) base::fail(Exit::data, "'{}' is empty, not a tar file", file.path());
-  char head[8] = "";
+  char head[64] = "";
   file.read(0, head, size_t(std::min<int64_t>(file.size(), sizeof head)));
+  if (const std::string pointer = base::pointer_problem({head, sizeof head}); !pointer.empty())
+    base::fail(Exit::data, "'{}': {}", file.path(), pointer);
   if (const char* name = compression({head, sizeof head}))
     base::fail(Exit::data,
                "'{}' is compressed ({}); samples are read at random places, which needs plain tar: "
@@ -226,21 +257,12 @@ bool TarReader::next(TarMember& member) {
       default: {
         std::string name = long_name.empty() ? h.name : long_name;
         int64_t size = has_size ? pax_size : h.size;
-        bool directory = h.type == '5' || (h.type == '\0' && !name.empty() && name.back() == '/');
-        bool regular = !directory && (h.type == '0' || h.type == '\0' || h.type == '7');
-        const bool skipped =
-            directory || (!regular && is_hidden_member(name) && unsafe_name(name).empty());
-        if (!skipped && !regular)
-          // GNU tar writes a file with several names once, and hard links for the others.
-          fail(at_, fmt::format("member '{}' is {} (type '{}'): {}", name,
-                                h.type == '1'   ? "a hard link"
-                                : h.type == '2' ? "a link"
-                                                : "no plain file",
-                                h.type,
-                                h.type == '1' || h.type == '2'
-                                    ? "pack plain files (tar --dereference --hard-dereference)"
-                                    : "pack the shard again without it"));
-        if (skipped) size = 0;
+        const bool no_content = is_no_content(h.type, name);
+        const bool regular = !no_content && (h.type == '0' || h.type == '\0' || h.type == '7');
+        const bool skipped = no_content || (!regular && h.type != 'S' && is_hidden_member(name) &&
+                                            unsafe_name(name).empty());
+        if (!skipped && !regular) fail(at_, refusal(h.type, name));
+        if (skipped && h.type != 'D') size = 0;
         if (size > file_.size() - body || padded(size) > file_.size() - body)
           fail(first_header, fmt::format("member '{}' has {} bytes at {}, but the file of {} bytes "
                                          "ends before: it was cut",

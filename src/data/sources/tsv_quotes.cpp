@@ -8,8 +8,8 @@ namespace {
 
 constexpr size_t kOpen = std::string_view::npos;
 
-// Returns the bytes of the quoted cell that `text` begins with, up to its closing quote; kOpen if
-// it has none.
+// Returns the number of bytes of the quoted cell at the start of `text`, up to its closing quote;
+// kOpen if it has none.
 size_t quoted_bytes(std::string_view text) {
   for (size_t at = 1;; at += 2) {
     at = text.find('"', at);

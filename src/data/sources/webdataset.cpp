@@ -168,7 +168,8 @@ class Webdataset : public Source {
   std::shared_ptr<const File> open_shard(size_t number) const {
     const Shard& shard = shards_[number];
     auto [file, look] = open_.get(shard.local, number);
-    // A new name or owner changes one of the last two; another file that takes the place, both.
+    // A new name or owner changes only one of `number` and `changed_ns`; another file in its place
+    // changes both.
     const bool is_other = file->number() != shard.number && file->changed_ns() != shard.changed_ns;
     if (file->size() != shard.bytes || file->modified_ns() != shard.modified_ns || is_other ||
         (look && file->has_changed()))
@@ -256,7 +257,7 @@ class Webdataset : public Source {
   }
 
   // Several fields may read the same JSON member. If a field names several extensions, the first
-  // one that a sample has counts.
+  // one that a sample has is used.
   void place_members(Shard& shard, const TarIndex& index) const {
     struct Use {
       size_t field, choice;  // choice: index in the field's list of extensions

@@ -91,16 +91,17 @@ void Loader::stop() {
 
 bool Loader::can_take() const {
   if (!slots_.empty() && slots_.back()->taken < slots_.back()->rows) return true;
-  return !failed_ && opened_ < plan_.end &&
+  return !failed_ && !opening_ && opened_ < plan_.end &&
          int64_t(slots_.size()) < std::max<int64_t>(options_.prefetch, 1);
 }
 
-// Gives the next batch its buffers and positions. The caller holds the lock.
-void Loader::open_slot() {
+// Gives a batch its buffers and positions. The caller does not hold the lock, so other threads can
+// fill rows of the previous batch.
+std::unique_ptr<Loader::Slot> Loader::make_slot(int64_t number) const {
   auto slot = std::make_unique<Slot>();
   slot->batch = pool_->take();
   Batch& batch = *slot->batch;
-  batch.number = opened_++;
+  batch.number = number;
   try {
     batch.positions = plan_.positions(batch.number);
     int64_t n = batch.size();
@@ -115,10 +116,8 @@ void Loader::open_slot() {
     slot->rows = n;
   } catch (...) {
     slot->error = std::current_exception();
-    failed_ = true;
   }
-  if (slot->rows == 0) deliverable_.notify_all();
-  slots_.push_back(std::move(slot));
+  return slot;
 }
 
 void Loader::work(int64_t number) {
@@ -128,7 +127,15 @@ void Loader::work(int64_t number) {
     takeable_.wait(lock, [this] { return stopped_ || can_take(); });
     if (stopped_) return;
     if (slots_.empty() || slots_.back()->taken == slots_.back()->rows) {
-      open_slot();
+      opening_ = true;
+      const int64_t next = opened_++;
+      lock.unlock();
+      std::unique_ptr<Slot> slot = make_slot(next);
+      lock.lock();
+      opening_ = false;
+      if (slot->error) failed_ = true;
+      if (slot->rows == 0) deliverable_.notify_all();
+      slots_.push_back(std::move(slot));
       takeable_.notify_all();
       continue;
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batches that threads read and decode ahead, delivered in order. The caller's function of the
-// batch number and the sample order decide what a batch holds. Threads and prefetch change only
+// Batches that threads read and decode ahead, delivered in order. LoaderPlan::positions and the
+// sample order decide what a batch holds. The numbers of threads and prefetched batches only change
 // when it is ready.
 #pragma once
 
@@ -29,7 +29,7 @@ struct Batch {
   std::map<std::string, Array> arrays;  // by field: "image" f32 [n,H,W,3], "labels" i32 [n,L], ...
   Array mask;                           // u8 [n]: 0 = padding, a row of zeros
   std::vector<int64_t> positions;       // global positions, from the plan
-  std::vector<int64_t> indices;         // in the data set, a substitute's own; -1 = padding
+  std::vector<int64_t> indices;         // in the data set, of the sample that is used; -1 = padding
   std::vector<int> parts;               // data set within the mixture; 0 = the only one
 
   int64_t size() const { return int64_t(positions.size()); }
@@ -56,6 +56,7 @@ struct LoaderPlan {
 // shape. Validation calls it, too.
 void check_batchable(const Spec& spec);
 
+// The class has many members because the threads that fill batches share them.
 class Loader {
  public:
   Loader(Mixture mixture, const LoaderOptions& options, LoaderPlan plan);
@@ -78,7 +79,7 @@ class Loader {
   struct Slot;
   void work(int64_t number);
   bool can_take() const;
-  void open_slot();
+  std::unique_ptr<Slot> make_slot(int64_t number) const;
   SampleOrSubstitute get(const Dataset& dataset, int64_t index, int64_t position,
                          const Places& places) const;
   std::vector<BadSample> fill(Slot& slot, int64_t row) const;  // returns the replaced samples
@@ -93,7 +94,8 @@ class Loader {
   std::condition_variable takeable_, deliverable_;
   // front = next batch to deliver, back = batch whose rows are being handed out
   std::deque<std::unique_ptr<Slot>> slots_;
-  int64_t opened_;  // next batch to be opened
+  int64_t opened_;        // next batch to be opened
+  bool opening_ = false;  // a thread makes the next slot
   bool stopped_ = false, failed_ = false;
 
   int64_t next_;  // used by the caller's thread only

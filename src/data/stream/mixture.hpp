@@ -41,7 +41,8 @@ class Mixture {
   const Proportions& proportions() const { return proportions_; }
   // Number of samples of all data sets together. This is an epoch of a mixture, as published.
   int64_t size() const;
-  // Position at which a data set begins anew: the end of the input for runs that read it once.
+  // First position at which one of the data sets begins anew: the end of the input for runs that
+  // read no sample twice.
   int64_t end() const;
   const Spec& spec() const { return parts_[0].dataset->spec(); }
   std::string name() const;     // "coco", "coco + laion"

@@ -22,7 +22,7 @@ Order::Order(Shuffle shuffle, int64_t size, uint64_t seed, BlockShape shape, std
   CHECK(shuffle != Shuffle::classes && shuffle != Shuffle::stratified,
         "an order by class without classes");
   if (shuffle != Shuffle::blocks) {
-    all_ = Permutation(size);
+    all_ = base::Permutation(size);
     return;
   }
   CHECK(shape.block > 0 && shape.window > 0, "blocks of {} samples, windows of {} blocks",
@@ -30,7 +30,7 @@ Order::Order(Shuffle shuffle, int64_t size, uint64_t seed, BlockShape shape, std
   shape_.block = std::min(shape.block, size);
   int64_t blocks = base::ceil_div(size, shape_.block);
   shape_.window = std::min(shape.window, blocks);
-  all_ = Permutation(blocks);
+  all_ = base::Permutation(blocks);
 }
 
 Order::Order(const Classes& classes, double power, uint64_t seed, std::string_view name)
@@ -92,7 +92,7 @@ int64_t Order::index_in_strata(int64_t position) const {
                 groups = n / each;
   const base::Stream of_class = stream_.sub(uint64_t(round / groups)).sub(uint64_t(c) + 1);
   return by_class_->samples[size_t(
-      begin + Permutation(n).at(round % groups * each + slot / strata.classes, of_class))];
+      begin + base::Permutation(n).at(round % groups * each + slot / strata.classes, of_class))];
 }
 
 int64_t Order::index_by_class(const base::Stream& draws) const {
@@ -113,9 +113,9 @@ int64_t Order::index(int64_t position) const {
   return shuffle_ == Shuffle::exact ? all_.at(within, epoch) : index_in_blocks(within, epoch);
 }
 
-// A "place" is the position of a block in this epoch's order of blocks. All blocks have one length,
-// except that the set's last block may be shorter. It may have any place; samples after it come
-// earlier by the number that it lacks.
+// A "place" is the position of a block in this epoch's order of blocks. All blocks have the same
+// length, except that the set's last block may be shorter. That block may have any place; the
+// samples after it come earlier by the number that it lacks.
 int64_t Order::index_in_blocks(int64_t within, const base::Stream& epoch) const {
   int64_t block = shape_.block, blocks = all_.size(), span = block * shape_.window;
   int64_t lacks = blocks * block - size_;
@@ -132,8 +132,8 @@ int64_t Order::index_in_blocks(int64_t within, const base::Stream& epoch) const 
     window = (within + lacks) / span;
   int64_t begin = before_window(window), count = before_window(window + 1) - begin;
 
-  int64_t mixed = Permutation(count).at(within - begin, epoch.sub(uint64_t(window) + 1));
-  // Offset of the short block within this window, if it is there.
+  int64_t mixed = base::Permutation(count).at(within - begin, epoch.sub(uint64_t(window) + 1));
+  // Offset of the short block within this window, if the window has it.
   int64_t short_begin = (short_place - window * shape_.window) * block;
   if (window == short_window && mixed >= short_begin + block - lacks) mixed += lacks;
   int64_t place = window * shape_.window + mixed / block;

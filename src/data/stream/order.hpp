@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/permutation.hpp"
 #include "base/random.hpp"
-#include "data/stream/classes.hpp"
-#include "data/stream/permutation.hpp"
+#include "data/sources/classes.hpp"
 
 namespace data {
 
@@ -22,9 +22,9 @@ enum class Shuffle {
   exact,  // every epoch permutes all samples anew
   // Every epoch permutes runs of neighbours anew and mixes the samples within windows of runs.
   blocks,
-  // Draws each sample anew, a class of n samples with a probability that goes as n^(1 - power).
+  // Draws each sample anew, a class of n samples with a probability proportional to n^(1 - power).
   classes,
-  // Each global batch has equally many samples of each of some classes, none of them twice.
+  // Each global batch has equally many samples of each of several classes, and no sample twice.
   stratified,
 };
 inline constexpr std::pair<const char*, Shuffle> kShuffleNames[] = {
@@ -52,17 +52,16 @@ struct Strata {
 class Order {
  public:
   Order() = default;
-  // `name` separates streams that must not run in step: each data set of a mixture has its own.
+  // `name` makes streams independent of each other: each data set of a mixture has its own.
   Order(Shuffle shuffle, int64_t size, uint64_t seed, BlockShape shape = {},
         std::string_view name = "");
   // Shuffle::classes: every position draws a sample of weight 1 / (samples of its class)^power,
-  // with replacement. power 0: all samples alike; 1: all classes alike.
+  // with replacement. power 0: all samples are equally likely; 1: all classes are.
   Order(const Classes& classes, double power, uint64_t seed, std::string_view name = "");
-  // Shuffle::stratified. The batches are cut into rounds of as many as there are whole sets of
-  // strata.classes classes; a round has each class once, except for those left over, which another
-  // draw chooses in each round. A class gives its samples in the same way, in rounds of its own.
-  // Throws Error(Exit::config) if there are too few classes, Error(Exit::data) with the name of a
-  // class with too few samples.
+  // Shuffle::stratified. A round permutes all classes anew and cuts them into groups of
+  // strata.classes, one for each batch. Classes left over at the end are not in this round. Each
+  // class gives its samples in the same way, in rounds of its own. Throws Error(Exit::config) if
+  // there are too few classes, Error(Exit::data) with the name of a class with too few samples.
   Order(const Classes& classes, Strata strata, uint64_t seed);
 
   int64_t size() const { return size_; }
@@ -73,7 +72,7 @@ class Order {
   int64_t index(int64_t position) const;
 
  private:
-  // The samples by class, and the probability of the classes up to each one.
+  // The samples by class, and the cumulative probability of the classes.
   struct ByClass {
     std::vector<int64_t> samples;  // of class 0, then of class 1, ...
     std::vector<int64_t> begins;   // [classes + 1]
@@ -89,7 +88,7 @@ class Order {
   Shuffle shuffle_ = Shuffle::none;
   int64_t size_ = 1;
   base::Stream stream_;
-  Permutation all_;  // exact: the samples; blocks: the blocks
+  base::Permutation all_;  // exact: the samples; blocks: the blocks
   BlockShape shape_;
   std::shared_ptr<const ByClass> by_class_;
 };

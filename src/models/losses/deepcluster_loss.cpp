@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // DeepCluster-v2 (ssl.md 3.8): every view of an image finds the cluster of the image. A memory
 // holds an embedding of each sample. Spherical k-means of the memory gives new centroids at the
-// start of every epoch. Within the epoch a sample's row of the memory stays until its visit, so its
-// cluster is found there and then.
+// start of every epoch. Within the epoch, a sample's row of the memory does not change before the
+// sample's visit, so its cluster is computed at the visit.
 //
-// All ranks hold the memory and compute the same k-means, so nothing is exchanged, and the bits
-// depend on no mesh. The published code fills the memory in a pass of its own; here the first epoch
-// does it, without a loss.
+// All ranks hold the memory and compute the same k-means, so nothing is exchanged, and the bits do
+// not depend on the mesh. The published code fills the memory in a pass of its own; here the first
+// epoch does it, without a loss.
 #include <numeric>
 
 #include "kernels/l2_normalize.hpp"
@@ -26,8 +26,8 @@ using device::DType;
 
 // Rows of the memory that k-means reads at a time.
 constexpr int64_t kBlockRows = 1024;
-// Part of its old centroid that is added to a cluster's sum. It rounds away where the cluster has
-// members, and keeps the centroid of one without.
+// Factor of a cluster's old centroid, which is added to the cluster's sum. The addition rounds away
+// if the cluster has members. A cluster without members keeps its centroid.
 constexpr float kOldPart = 1e-9f;
 
 class DeepclusterLoss : public SeparableLoss {
@@ -103,7 +103,7 @@ class DeepclusterLoss : public SeparableLoss {
   // Workspace of assigning some rows to clusters.
   struct Room {
     View scores, q, one_hot;  // f32 [rows, clusters]
-    View most;                // f32 [1]: no cosine is larger
+    View most;                // f32 [1]: upper bound of cosines
     Room(nn::Context& ctx, int64_t rows, int64_t clusters)
         : scores(ctx.arena.temporary(rows * clusters)),
           q(ctx.arena.temporary(rows * clusters)),
@@ -147,8 +147,8 @@ class DeepclusterLoss : public SeparableLoss {
                                    .hard = true});
   }
 
-  // Clusters the memory at the first step of an epoch. The memory of the workspace is that of every
-  // step, so that plans see it.
+  // Clusters the memory at the first step of an epoch. Every step allocates the workspace, so that
+  // plans include it.
   void begin_epoch(nn::Context& ctx, int64_t examples) const {
     const bool due = ctx.step > 1 && epoch(ctx.step, examples) != epoch(ctx.step - 1, examples);
     for (size_t h = 0; h < centroids_.size(); ++h) {

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The losses of embeddings (ssl.md 3) with their keys, which stand in [model.loss]. Each factory
-// declares the states of its loss in a block "loss" of `list`.
+// The losses of embeddings (ssl.md 3) with their keys in [model.loss]. Each factory declares the
+// states of its loss in a block "loss" of `list`.
 #pragma once
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "config/table.hpp"
-#include "models/head.hpp"
+#include "models/heads/head.hpp"
 #include "models/losses/embedding_loss.hpp"
 
 namespace models {
@@ -38,10 +40,10 @@ std::unique_ptr<EmbeddingLoss> make_moco_loss(const MocoLossOptions& options, in
                                               ParameterList& list);
 
 // SwAV (ssl.md 3.5). Output 0 of the head is the embedding, output 1 + h the scores of prototypes
-// h. from_teacher: the teacher's scores of the assigned views give the targets (SwAV momentum); its
-// views are those of assign_views in order. State: loss/local_emb_queue [assigned views, length,
-// width]. Constants: loss/local_queue{h} [assigned views, length, prototypes], if the first scores
-// of the queue are random.
+// h. from_teacher: the teacher's scores of the assigned views give the targets (SwAV momentum). The
+// teacher sees the views assign_views, in their order. State: loss/local_emb_queue [assigned views,
+// length, width]. Constants: loss/local_queue{h} [assigned views, length, prototypes], if the first
+// scores of the queue are random.
 struct SwavLossOptions {
   double temperature = 0.1, epsilon = 0.05;
   int64_t sinkhorn_iterations = 3, hard_assignment_steps = 0;
@@ -94,7 +96,30 @@ std::unique_ptr<EmbeddingLoss> make_deepcluster_loss(const DeepclusterLossOption
 // Returns `count` different rows of the memory, which are the first centroids.
 std::vector<int32_t> rows_of_centroids(const base::Stream& stream, int64_t count, int64_t samples);
 
-// Cross-entropy of output 0 with a label that preprocessing made: of one row of an example.
+// A weighted sum of losses: [[model.loss]] of kind "combined". Only losses without states and
+// without a teacher can be terms.
+struct LossTermOptions {
+  std::string kind = "simclr", name;
+  double weight = 1;
+  std::shared_ptr<config::Table::Variant> options;
+  void bind(config::Table& t);
+  // Returns the name of the term's measure.
+  const std::string& label() const { return name.empty() ? kind : name; }
+  // Returns why this loss cannot have `views` views per example; "" if it can.
+  std::string views_problem(int64_t views) const;
+};
+std::unique_ptr<EmbeddingLoss> make_combined_loss(const std::vector<LossTermOptions>& terms);
+
+// Cross-entropy of output 0 with a label that preprocessing made. An example has one row.
 std::unique_ptr<EmbeddingLoss> make_label_loss(const MadeLabel& label);
+
+// The sigmoid loss of pairs (siglip.md 2). Outputs 0 and 1 are the embeddings of an example's image
+// and text, of equal width. Parameters: t, the logarithm of the temperature, and b.
+struct SigmoidLossOptions {
+  double temperature_init = 10, bias_init = -10;
+  void bind(config::Table& t);
+};
+std::unique_ptr<EmbeddingLoss> make_sigmoid_loss(const SigmoidLossOptions& options,
+                                                 ParameterList& list);
 
 }  // namespace models

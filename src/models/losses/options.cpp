@@ -83,7 +83,9 @@ void DinoLossOptions::bind(config::Table& t) {
   t.key("teacher_temperature_start", teacher_temperature_start,
         "the teacher's scores are divided by it at first")
       .above(0);
-  t.key("teacher_temperature", teacher_temperature, "and by this after the warm-up").above(0);
+  t.key("teacher_temperature", teacher_temperature,
+        "the teacher's scores are divided by it after the warm-up")
+      .above(0);
   t.key("teacher_temperature_warmup_steps", teacher_temperature_warmup_steps,
         "steps from the first temperature to the last one, both included")
       .min(0)
@@ -150,6 +152,16 @@ void NceLossOptions::bind(config::Table& t) {
   if (update_output >= int64_t(loss_weights.size()))
     t.error("update_output", fmt::format("{} is no output: loss_weights names {} of them",
                                          update_output, loss_weights.size()));
+}
+
+void SigmoidLossOptions::bind(config::Table& t) {
+  t.key("temperature_init", temperature_init,
+        "initial factor of the cosines; its logarithm is trained")
+      .above(0)
+      .on_resume(never);
+  t.key("bias_init", bias_init,
+        "initial value of the trained bias that is added to the scaled cosines")
+      .on_resume(never);
 }
 
 }  // namespace models

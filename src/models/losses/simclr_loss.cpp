@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // InfoNCE over views (ssl.md 3.1). Each rank forms the rows of its own examples against the columns
-// of all. The matrix of logits is symmetric, so a row also has what the gradient needs of its part
-// in other rows: logits are products of embeddings that are both divided by the square root of the
-// temperature.
+// of all. Logits are products of embeddings that are both divided by the square root of the
+// temperature, so the matrix of logits is symmetric. A row therefore also holds the logits that it
+// has in other rows, which its gradient needs.
 #include <cmath>
 
 #include "kernels/contrastive.hpp"

@@ -2,6 +2,7 @@
 #include "models/losses/step_batch.hpp"
 
 #include "kernels/square_sums.hpp"
+#include "models/block_scope.hpp"
 
 namespace models {
 
@@ -21,6 +22,25 @@ void copy_to_other_parts(nn::Context& ctx, const StepEmbeddings& step) {
     for (size_t t = 0; t < to.terms.size(); ++t)
       ctx.run(kernels::Copy{.y = to.terms[t], .x = from.terms[t]});
   }
+}
+
+void add_parameter_gradients(nn::Context& ctx, const EmbeddingLoss& loss,
+                             const StepEmbeddings::Part& part, int next) {
+  const std::vector<int> parameters = loss.parameters();
+  if (parameters.empty()) return;
+  const int64_t examples = ctx.batch / ctx.slices;
+  backward_block(ctx, loss.block(), next, [&] {
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      if (ctx.gradient(parameters[i]).view.none()) continue;
+      nn::sum_over_slices(ctx, {parameters[i]}, [&](int64_t j, const auto& t) {
+        ctx.run(kernels::ColumnSum{.out = t[0].view,
+                                   .x = part.parameters[i].slice(j * examples, examples),
+                                   .m = examples,
+                                   .n = 1,
+                                   .write = t[0].write});
+      });
+    }
+  });
 }
 
 }  // namespace models

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums and gathers over all examples of a step, which losses use. Positions are those of the global
-// batch: replica, then pass, then rank of the replica, then the example within the pass.
+// Sums and gathers over all examples of a step, which losses use. Positions in the global batch are
+// ordered by replica, then pass, then rank of the replica, then example within the pass.
 #pragma once
 
 #include "base/tree_sum.hpp"
@@ -78,7 +78,7 @@ class StepBatch {
  private:
   // Partial sums along the tree.
   struct Slots {
-    // Makes room for all slots but those before `begin`.
+    // Makes room for all slots from `begin` on.
     Slots(nn::Context& context, int64_t leaves, int begin, int64_t count, device::DType type)
         : ctx(context) {
       for (int s = begin; s < base::TreeSum::slots(leaves); ++s)
@@ -103,7 +103,12 @@ class StepBatch {
   const StepEmbeddings& step_;
 };
 
-// Copies the values of the first part to all others: for a loss that is one number of the step.
+// Copies the values of the first part to all others: for a loss that is one number per step.
 void copy_to_other_parts(nn::Context& ctx, const StepEmbeddings& step);
+
+// If the loss has parameters, adds the parts of a pass's examples to their gradients. next: the
+// block that runs backward afterwards.
+void add_parameter_gradients(nn::Context& ctx, const EmbeddingLoss& loss,
+                             const StepEmbeddings::Part& part, int next);
 
 }  // namespace models

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SwAV (ssl.md 3.5): every view predicts how other views of its example are assigned to prototypes.
-// Each rank assigns its own examples; the sums over all samples, which balance the prototypes,
-// follow the tree. Samples are the examples of the batch and those of the queue, which are cut into
-// slices alike.
+// Each rank assigns its own examples. The sums over all samples, which balance the prototypes,
+// follow the tree. Samples are the examples of the batch and of the queue. Both are cut into the
+// same number of slices.
 #include <cmath>
 
 #include "kernels/sinkhorn.hpp"
@@ -147,7 +147,7 @@ void SwavLoss::assign(nn::Context& ctx, const Task& task) const {
     start.stride = 0;
     ctx.run(start);
   }
-  // A round without totals divides the rows alone, where no round is wanted.
+  // With 0 iterations, one round without totals divides only the rows.
   const int64_t rounds = std::max<int64_t>(1, options_.sinkhorn_iterations);
   for (int64_t round = 0; round < rounds; ++round) {
     device::Arena::Scope round_scope(ctx.arena);

@@ -103,6 +103,63 @@ TEST(IncludeOrder, FoldersUseOnlyEarlierOnes) {
   }
 }
 
+TEST(IncludeOrder, TheRestOfDataKnowsNoStreams) {
+  for (const Include& i : includes())
+    EXPECT_FALSE(i.target.starts_with("data/stream/") && i.from == "data" &&
+                 !i.file.starts_with("src/data/stream/"))
+        << at(i) << "; streams are made of data sets";
+}
+
+// Returns the family that a file of folder `room` belongs to: its sub-folder, or "" without one.
+std::string family_of(const std::string& path, const std::string& room) {
+  const std::string inner = path.substr(room.size() + 1);
+  const size_t slash = inner.rfind('/');
+  return slash == inner.npos ? "" : inner.substr(0, slash);
+}
+
+// The families that the page of a folder names in its line "May use".
+std::set<std::string> used_by_page(const fs::path& folder) {
+  std::set<std::string> out;
+  for (const std::string& line : lines_of(folder / "README.md")) {
+    if (!line.starts_with("May use: ")) continue;
+    out.insert("");
+    const std::regex name("`([^`]+)`");
+    for (std::sregex_iterator m(line.begin(), line.end(), name), end; m != end; ++m)
+      out.insert((*m)[1]);
+  }
+  return out;
+}
+
+TEST(IncludeOrder, FamiliesUseWhatTheirPagesSay) {
+  const std::set<std::string> tables = {"registry.cpp", "part_lists.cpp", "trunk.cpp"};
+  for (const std::string room : {"models", "eval"}) {
+    std::map<std::string, std::set<std::string>> may = {{"", {}}}, does;
+    std::map<std::string, int> files;
+    for (const fs::path& file : files_under({"src/" + room}))
+      ++files[family_of(in_repository(file).substr(4), room)];
+    for (const auto& [family, count] : files) {
+      EXPECT_LE(count, 25) << "files of src/" << room << "/" << family;
+      if (family.empty()) continue;
+      may[family] = used_by_page(tests::source_file("src/" + room + "/" + family));
+      EXPECT_FALSE(may[family].empty())
+          << "src/" << room << "/" << family << "/README.md has no line \"May use\"";
+    }
+    EXPECT_GT(files.size(), 4u);
+    for (const Include& i : includes()) {
+      if (i.from != room || !i.quoted || !i.target.starts_with(room + "/")) continue;
+      if (tables.count(fs::path(i.file).filename().string())) continue;
+      const std::string from = family_of(i.file.substr(4), room), to = family_of(i.target, room);
+      if (from == to) continue;
+      EXPECT_TRUE(may[from].count(to)) << at(i) << ", which the page of its family does not name";
+      does[from].insert(to);
+    }
+    for (const auto& [family, names] : may)
+      for (const std::string& name : names)
+        EXPECT_TRUE(name.empty() || does[family].count(name))
+            << "src/" << room << "/" << family << "/README.md: nothing uses " << name;
+  }
+}
+
 struct Owner {
   std::string pattern;  // matches the whole included path
   std::set<std::string> folders;
@@ -234,7 +291,7 @@ TEST(Style, FilesAreShortAndClean) {
   EXPECT_GT(files, 150) << "the search finds too few files";
 }
 
-// Files that may speak of captions, by the name without its extension. Any file in src/models may.
+// Files that may mention captions, by the name without its extension. Any file in src/models may.
 const std::map<std::string, std::string>& caption_files() {
   static const std::map<std::string, std::string> files = {
       {"perplexity", "evaluator of captions"},
@@ -272,8 +329,7 @@ const std::map<std::string, std::string>& caption_files() {
   return files;
 }
 
-// Words of models may stand in src/models alone, and in the files that `allowed` names with a
-// reason.
+// Words of models may occur only in src/models and in files that `allowed` names with a reason.
 void expect_words_of_models(const std::vector<std::string>& folders, const std::regex& words,
                             const std::map<std::string, std::string>& allowed) {
   std::set<std::string> speaking;
@@ -291,7 +347,8 @@ void expect_words_of_models(const std::vector<std::string>& folders, const std::
     EXPECT_TRUE(speaking.count(stem)) << stem << " needs no place in the list";
 }
 
-// A model declares what it measures and takes, so its words are its own.
+// Models declare their measures and inputs, so only models and caption data need words about
+// captions.
 TEST(Style, OnlyModelsAndCaptionDataSpeakOfCaptions) {
   expect_words_of_models(
       {"src", "kernels"},
@@ -301,7 +358,7 @@ TEST(Style, OnlyModelsAndCaptionDataSpeakOfCaptions) {
       caption_files());
 }
 
-// The ops of losses are named after what they compute, in kernels.
+// In kernels, ops of losses are named after what they compute.
 TEST(Style, OnlyModelsSpeakOfSelfSupervision) {
   expect_words_of_models(
       {"src"},
@@ -319,7 +376,7 @@ TEST(Style, HeadersAreGuardedAndSayWhatTheyAreFor) {
     EXPECT_NE(std::find(lines.begin(), lines.end(), "#pragma once"), lines.end())
         << in_repository(file);
     ASSERT_GT(lines.size(), 2u) << in_repository(file);
-    // The first line is that of the licence.
+    // The first line names the licence.
     EXPECT_TRUE(lines[1].starts_with("// "))
         << in_repository(file) << ": a header begins with its purpose";
   }

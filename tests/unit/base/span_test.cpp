@@ -72,7 +72,7 @@ TEST(Span, ThreadsTakePlacesAndGiveThemBack) {
   base::thread("loader 7", [&] { during = places(); }).join();
   EXPECT_EQ(during, before + 1);
   EXPECT_EQ(places(), before);
-  // More threads than places: the others keep their spans to themselves.
+  // There are more threads than places. The other threads' spans are not kept in the page.
   std::atomic<int> started{0};
   {
     std::vector<std::jthread> many;

@@ -10,6 +10,7 @@
 #include "base/path.hpp"
 #include "base/pattern.hpp"
 #include "base/plain_nan.hpp"
+#include "base/pointer_file.hpp"
 
 namespace {
 
@@ -30,16 +31,32 @@ TEST(Text, EditDistance) {
 
 TEST(Text, PathsOfShellsAndOtherLibraries) {
   for (const char* path : {"", "/a", "a/~/b", "./~", "a$b", "$", "$(x)", "./s3://b", "a:b//c",
-                           "://", "3d://x", "runs/50%", "C:/x"})
+                           "://", "3d://x", "runs/50%", "C:/x", "./$HOME/x", "/./a/$HOME", "a/$5"})
     EXPECT_EQ(base::path_problem(path), "") << path;
   for (const char* path : {"~", "~/runs", "~me/runs", "$HOME", "${HOME}/x", "$_x/y", "s3://b/c",
-                           "gs://b", "http://h/x", "hdfs://h/x", "a+b.c-d://x", "file:///data"})
+                           "gs://b", "http://h/x", "hdfs://h/x", "a+b.c-d://x", "file:///data",
+                           "s3:/b/c", "/scratch/$USER/x", "runs/$_a", "a/x-${USER}/r"})
     EXPECT_NE(base::path_problem(path).find(fmt::format("\"{}\" ", path)), std::string::npos)
         << path;
   EXPECT_EQ(base::path_problem("$TMPDIR/x", true), "");
+  EXPECT_EQ(base::path_problem("/a/$TMPDIR/x", true), "");
+  EXPECT_NE(base::path_problem("/a/$X").find("this name is \"/./a/$X\""), std::string::npos);
+  EXPECT_NE(base::path_problem("a/$X").find("this name is \"./a/$X\""), std::string::npos);
+  // Names of files in tables have dollars in them.
+  for (const char* name : {"a/$money.png", "a-${b}.png"}) EXPECT_EQ(base::name_problem(name), "");
+  for (const char* name : {"~/a.png", "$HOME/a.png", "http://h/a.png"})
+    EXPECT_EQ(base::name_problem(name), base::path_problem(name));
   EXPECT_NE(base::path_problem("~/x", true), "");
   ::setenv("HOME", "/home/me", 1);
   EXPECT_NE(base::path_problem("~/runs").find("write \"/home/me/runs\""), std::string::npos);
+}
+
+TEST(Text, PointersInThePlaceOfFiles) {
+  EXPECT_EQ(base::pointer_problem("version https://git-lfs.github.com/spec/v1\noid sha256:00"),
+            "this is a pointer of Git LFS in the place of the file: get it with git lfs pull");
+  EXPECT_NE(base::pointer_problem("/annex/objects/MD5-s3--0\n").find("git annex get"),
+            std::string::npos);
+  for (const char* text : {"", "version 1", "/annex/x"}) EXPECT_EQ(base::pointer_problem(text), "");
 }
 
 TEST(Text, TheSignOfNan) {

@@ -18,7 +18,7 @@ std::string balanced(long begin, long end) {
   long half = (end - begin) / 2;
   return fmt::format("({}+{})", balanced(begin, begin + half), balanced(begin + half, end));
 }
-// Writes out a count that is no power of two: complete subtrees of its binary digits, largest
+// Writes out a count that is not a power of two: complete subtrees of its binary digits, largest
 // first, folded from the newest.
 std::string expected(long begin, long end) {
   long power = 1;

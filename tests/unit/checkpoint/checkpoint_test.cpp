@@ -87,7 +87,7 @@ TEST_F(Checkpoint, planned_bytes_are_exact) {
       struct stat s {};
       ASSERT_EQ(::stat((directory_ + "/" + saved.file).c_str(), &s), 0);
       EXPECT_EQ(s.st_size, saved.bytes);
-      // All metadata lie in one piece, so that one hash covers them.
+      // All metadata are in one piece, so that one hash covers them.
       EXPECT_EQ(checkpoint::check_header(directory_ + "/" + saved.file).structure.size(), 1u);
     }
 }
@@ -171,7 +171,7 @@ void record_call(int64_t, const char* call, const std::string& path) {
 }
 
 // All data is on disk before a file gets its name, and the name is on disk when the save ends.
-// Files of an abandoned past are moved aside before.
+// Files of abandoned steps are moved aside first.
 TEST_F(Checkpoint, a_name_is_given_to_what_is_on_disk) {
   save(10);
   save(20);
@@ -260,8 +260,7 @@ TEST_F(Checkpoint, a_removed_folder_is_made_again) {
   }
 }
 
-// Later saves of a run reuse the places of the save before. A state that changed must not reuse
-// them.
+// Saves of a run reuse the file layout of the previous save, unless the state needs another one.
 TEST_F(Checkpoint, places_of_the_last_save_serve_only_such_a_state) {
   checkpoint::CheckpointOptions options;
   options.async = false;
@@ -327,8 +326,8 @@ TEST_F(Checkpoint, flipped_bytes_never_pass) {
   EXPECT_GT(unused, 10);  // padding and the rest of the header's page
 }
 
-// A save that is killed at any of its file-system calls is complete or leaves the checkpoint before
-// it.
+// A save that is killed at any of its file-system calls is complete or leaves the previous
+// checkpoint.
 int64_t g_kill_at = 0;
 TEST_F(Checkpoint, killed_at_every_call) {
   save(1);
@@ -382,7 +381,7 @@ TEST_F(Checkpoint, a_link_leads_to_the_newest_file) {
   EXPECT_NE(restored->step, 10);
 }
 
-// Whoever reads ahead learns the step of each file before its tensors are read.
+// Before a file's tensors are read, before_tensors() can see the file's step.
 TEST_F(Checkpoint, the_step_is_known_before_the_tensors) {
   save(1);
   save(2);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests the structure of checkpoint files: HDF5 opens files with any number of tensors, also where
-// some of its metadata lies behind the last dataset.
+// Tests the structure of checkpoint files: HDF5 opens files with any number of tensors, even if
+// some of its metadata follow the last dataset.
 #include "checkpoint/layout.hpp"
 
 #include <gtest/gtest.h>

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "checkpoint/resample.hpp"
+#include "models/trunks/vit.hpp"
 #include "tests/unit/optim/golden_file.hpp"
 
 namespace {
@@ -127,7 +128,8 @@ TEST(NameMap, ViTOfAnotherForm) {
     for (const auto& [name, shape] : model) wanted.push_back({name, shape});
     if (!more.empty()) wanted.push_back({more, {1}});
     try {
-      checkpoint::plan_init(wanted, File(file), {});
+      checkpoint::plan_init(wanted, File(file), {},
+                            more.empty() ? models::vit_weights(true) : models::TrunkWeights());
     } catch (const base::Error& e) {
       EXPECT_EQ(e.code(), more.empty() ? base::Exit::config : base::Exit::checkpoint);
       return std::string(e.what());
@@ -143,7 +145,7 @@ TEST(NameMap, ViTOfAnotherForm) {
   says(refused(vit(2, 32), vit(2, 64)), {"model.trunk.width = 64: "});
   says(refused(vit(2, 32), vit(2, 32, 4)), {"model.trunk.heads = 4: "});
   says(refused(vit(2, 32), vit(2, 32, 2, 16)), {"model.trunk.patch = 16: "});
-  // Captioners have other keys, and list what is missing.
+  // A captioner's encoder has other keys, so that what is missing is listed.
   says(refused(vit(2, 32), vit(3, 32), "decoder/a"), {"missing in the file: encoder/Transformer"});
 }
 
@@ -166,9 +168,9 @@ TEST(NameMap, DontLoad) {
   ASSERT_EQ(plan.missing.size(), 1u);
   says(plan.missing[0], {"pos_embedding_decoder"});
   EXPECT_EQ(plan.unused.size(), 3u);
-  // A model that is used as it is gets all that fits.
+  // Use::as_it_is loads every tensor that fits.
   options.dont_load = {"encoder/a", "decoder/.*", "pos_embedding_decoder", "head/.*", ".*/cls"};
-  plan = checkpoint::plan_init(kModel, file, options, checkpoint::Use::as_it_is);
+  plan = checkpoint::plan_init(kModel, file, options, {}, checkpoint::Use::as_it_is);
   EXPECT_EQ(plan.loads.size(), 2u);
   ASSERT_EQ(plan.skipped.size(), 1u);
   says(plan.skipped[0], {"decoder/b", "dont_load", "the file has [7], this model [3]"});
@@ -183,9 +185,9 @@ TEST(NameMap, HeadOfAnExport) {
   const std::vector<Wanted> model = {{"encoder/a", {2}}, {"head/kernel", {2, 3}}};
   File file({{"encoder/a", {2}}, {"head/kernel", {2, 3}}});
   EXPECT_EQ(checkpoint::plan_init(model, file, {}).loads.size(), 1u);
-  EXPECT_EQ(checkpoint::plan_init(model, file, {}, checkpoint::Use::as_it_is).loads.size(), 2u);
+  EXPECT_EQ(checkpoint::plan_init(model, file, {}, {}, checkpoint::Use::as_it_is).loads.size(), 2u);
   File other({{"encoder/a", {2}}, {"head/kernel", {2, 7}}});
-  const InitPlan plan = checkpoint::plan_init(model, other, {}, checkpoint::Use::as_it_is);
+  const InitPlan plan = checkpoint::plan_init(model, other, {}, {}, checkpoint::Use::as_it_is);
   EXPECT_EQ(plan.loads.size(), 1u);
   ASSERT_EQ(plan.skipped.size(), 1u);
   says(plan.skipped[0], {"head/kernel", "the file has [2, 7]"});

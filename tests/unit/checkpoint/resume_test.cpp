@@ -84,7 +84,7 @@ TEST_F(Resume, AnotherAttemptBetweenMakesItAnew) {
   EXPECT_EQ(resumed("never"), -1);
 }
 
-// A damaged file says nothing, so the one before it is asked.
+// A damaged file does not count, so the previous file decides.
 TEST_F(Resume, DamagedFilesAreNotAsked) {
   save(6, "auto");
   save(12, "6");

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "checkpoint/name_map.hpp"
+#include "models/trunks/convolutional/resnet.hpp"
 
 namespace {
 
@@ -15,6 +16,8 @@ using checkpoint::Wanted;
 using device::DType;
 using Shape = std::vector<int64_t>;
 using Tensors = std::vector<std::pair<std::string, Shape>>;
+
+const models::TrunkWeights kResnet = models::resnet_weights();
 
 class TorchFile : public checkpoint::WeightFile {
  public:
@@ -74,13 +77,13 @@ Tensors below(const std::string& prefix, const Tensors& tensors, const Tensors& 
 }
 
 InitPlan plan(const Tensors& tensors, const InitOptions& options = {}) {
-  return checkpoint::plan_init(model(resnet()), TorchFile(tensors), options);
+  return checkpoint::plan_init(model(resnet()), TorchFile(tensors), options, kResnet);
 }
 
 std::string problem(const Tensors& tensors, const InitOptions& options = {},
                     const Tensors& trunk = resnet(), base::Exit code = base::Exit::checkpoint) {
   try {
-    checkpoint::plan_init(model(trunk), TorchFile(tensors), options);
+    checkpoint::plan_init(model(trunk), TorchFile(tensors), options, kResnet);
   } catch (const base::Error& e) {
     EXPECT_EQ(e.code(), code);
     return e.what();
@@ -160,7 +163,8 @@ TEST(TorchNames, HeadsOnRequest) {
        {{"module.projection_head.1.running_var", "head/projection_head.1.running_var"},
         {"module.prototypes.weight", "head/prototypes0.weight"}}}};
   for (const auto& [prefix, pairs] : names) {
-    const auto translated = checkpoint::TorchNames::of(TorchFile(below(prefix, resnet())));
+    const auto translated =
+        checkpoint::TorchNames::of(TorchFile(below(prefix, resnet())), *kResnet.torch);
     ASSERT_TRUE(translated) << prefix;
     for (const auto& [theirs, ours] : pairs) {
       EXPECT_EQ(translated->ours(theirs).value_or(""), ours) << theirs;
@@ -197,9 +201,10 @@ TEST(TorchNames, AnotherDepthOrWidthIsRefused) {
              "trunk/conv1.weight: the file has [16, 3, 7, 7], this model [8, 3, 7, 7]"});
 }
 
-// Files of this program keep their names: a trunk alone comes by a map of one line.
+// Files of this program keep their names: a map of one line loads the trunk alone.
 TEST(TorchNames, OwnNamesNeedNoTranslation) {
-  EXPECT_FALSE(checkpoint::TorchNames::of(TorchFile(below("params/trunk/", resnet()))));
+  EXPECT_FALSE(
+      checkpoint::TorchNames::of(TorchFile(below("params/trunk/", resnet())), *kResnet.torch));
   InitOptions options;
   options.map = {{"trunk", "params/trunk"}};
   const InitPlan found =

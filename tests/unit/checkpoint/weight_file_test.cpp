@@ -134,6 +134,31 @@ TEST_F(WeightFile, BigEndianArrays) {
   EXPECT_EQ(read[5].second, floats);
 }
 
+// NumPy reads what other writers put into the header, and other programs pack arrays again.
+TEST_F(WeightFile, ArraysOfOtherWriters) {
+  const Floats floats = {1, -2.5f};
+  const std::vector<double> doubles = {1, -2.5};
+  const std::vector<uint16_t> halves = {0x3c00, 0xc100};
+  tests::Members members = {{"__MACOSX/._a.npy", "x"}, {".DS_Store", "x"}, {"folder/", ""}};
+  for (const char* type : {"=f4", "f4", "|f4", "float32"})
+    members.push_back(
+        {fmt::format("{}.npy", members.size()), npy(npy_header(type, "(2,)"), bytes_of(floats))});
+  members.push_back({"double.npy", npy(npy_header("float64", "(2,)"), bytes_of(doubles))});
+  members.push_back({"half.npy", npy(npy_header("=f2", "(2,)"), bytes_of(halves))});
+  members.push_back({"tab.npy", npy("{'descr':\t'<f4',\r\n'fortran_order': False, 'shape': (2,)}",
+                                    bytes_of(floats))});
+  const auto read = read_all(file("x.npz", zip(members)));
+  EXPECT_EQ(read.size(), 7u);
+  for (const auto& [name, values] : read) EXPECT_EQ(values, floats) << name;
+  const auto eight_bits =
+      read_all(file("x.safetensors",
+                    safetensors(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
+                                R"("b":{"dtype":"F8_E4M3FNUZ","shape":[2],"data_offsets":[8,10]}})",
+                                bytes_of(floats) + "xx")));
+  ASSERT_EQ(eight_bits.size(), 1u);
+  EXPECT_EQ(eight_bits[0].second, floats);
+}
+
 TEST_F(WeightFile, EveryVersionTypeAndShape) {
   std::vector<double> doubles = {1.0 / 3, -2.5e300, 1e-300, 7};
   Floats floats = {1, -0.0f, 3.5e-40f, 4, 5, 6}, rounded(doubles.begin(), doubles.end());
@@ -178,6 +203,9 @@ TEST_F(WeightFile, NamesOfFiles) {
   refused("x.h5", std::string(5000, 'x'), "checkpoint");
   refused("model.safetensors.index.json", "{}", "it is an index of weights");
   refused("model.pth", "abc", "pickles");
+  for (const char* name : {"x.npz", "x.safetensors", "x.h5"})
+    refused(name, "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n",
+            "pointer of Git LFS");
   auto header = [&](const std::string& name, const std::string& bytes) -> std::string {
     try {
       checkpoint::check_header(file(name, bytes));

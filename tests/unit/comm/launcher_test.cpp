@@ -12,7 +12,7 @@
 namespace comm {
 namespace {
 
-// Sets variables for the length of a test, in which no launcher's own are set.
+// Removes the launcher's variables, and sets the given ones while the object lives.
 class Variables {
  public:
   Variables(std::initializer_list<std::pair<const char*, const char*>> set) : set_(set) {
@@ -50,7 +50,7 @@ TEST(Launcher, EachGivesARank) {
     const Variables set{{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}};
     EXPECT_EQ(launcher(), Launcher::pmi);
     EXPECT_EQ(launched_rank(), 1);
-    EXPECT_EQ(launched_ranks(), 1);  // this process's parent is no launcher
+    EXPECT_EQ(launched_ranks(), 1);  // this process's parent is not a launcher
     EXPECT_EQ(binding_command(launcher(), 4), "mpiexec -bind-to core:4");
   }
 }

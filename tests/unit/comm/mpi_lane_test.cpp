@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests when the thread beside the main thread sleeps and wakes. No MPI is needed for that.
+// Tests when the lane's thread sleeps and wakes. No MPI is needed for that.
 #include "comm/mpi_lane.hpp"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ struct Idle : comm::MpiLane::Work {
   bool idle() const override { return true; }
 };
 
-// A main thread that waits says again and again that it attends to the bell.
+// A waiting main thread announces repeatedly that it attends to the bell.
 TEST(MpiLane, StopsWhileSomebodyAttends) {
   comm::Bell bell;
   std::atomic<bool> attends = true;

@@ -100,7 +100,7 @@ TEST(Duration, WhatCannotBeConvertedIsRefused) {
   EXPECT_EQ(exit_of({Duration::Unit::examples, 8}, 0, 100, 10), base::Exit::internal);
 }
 
-// A length that may be the word "input" besides a number of steps.
+// A length that may be a number of steps or the word "input".
 struct Length {
   Duration total;
   void bind(config::Table& t) { t.duration("total", total, "length").above(0).one_of({"input"}); }

@@ -13,7 +13,7 @@ struct MovedTrain {
 struct MovedModel {
   int64_t pad_id = 0;
   void bind(config::Table& t) {
-    t.key("pad_id", pad_id, "labels equal to this carry no loss").min(0);
+    t.key("pad_id", pad_id, "id of padding; labels with this id have no loss").min(0);
   }
 };
 struct MovedRoot {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests text that is no TOML, and files that are no decks.
+// Tests text that is not TOML, and files that are not decks.
 #include <unistd.h>
 
 #include <filesystem>
@@ -170,6 +170,14 @@ TEST_F(DeckFile, UnreadableIsAConfigurationError) {
   EXPECT_EQ(refusal(path_), "cannot read deck " + path_ + ": No such file or directory");
   EXPECT_EQ(refusal(::testing::TempDir()),
             "cannot read deck " + ::testing::TempDir() + ": Is a directory");
+}
+
+// Windows editors call UTF-16 "Unicode".
+TEST_F(DeckFile, Utf16IsNamed) {
+  for (const std::string& text : {std::string("\xFF\xFEx\0", 4), std::string("\xFE\xFF\0x", 4)}) {
+    write(text);
+    EXPECT_EQ(refusal(path_), "deck " + path_ + " is UTF-16 text: save it as UTF-8");
+  }
 }
 
 TEST_F(DeckFile, TooLargeIsRefused) {

@@ -40,7 +40,7 @@ class EmulatedCudnn : public EmulatedGpu {
     return {{kQ, at(0)}, {kK, at(16)}, {kScale, &scale_}, {kY, at(32)}};
   }
   cudnnHandle_t handle() { return cudnn::handle_on(queue_); }
-  // Runs a right plan with other arguments, and returns what the library says.
+  // Runs a correct plan with the given arguments, and returns the library's error.
   std::string error_with(const std::vector<Argument>& given) {
     const Plan plan(product(kByColumns), handle());
     return error_of([&] { plan.run(handle(), given, at(128)); });

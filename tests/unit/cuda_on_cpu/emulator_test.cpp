@@ -26,7 +26,7 @@ __global__ void turn_around(float* x) {
   if (form == Form::right || (form == Form::some_wait && threadIdx.x < 40)) __syncthreads();
   x[threadIdx.x] = all[63 - threadIdx.x];
 }
-// Thread 1 reads what two others write, one of them before it in either order.
+// Thread 1 reads what two other threads write. In either order, one of them runs before thread 1.
 __global__ void hears_a_neighbour(float* x) {
   __shared__ float said;
   if (threadIdx.x == 0 || threadIdx.x == 2) said = 5;
@@ -92,8 +92,8 @@ TEST_F(EmulatedGpu, RefusesLaunchesThatNoGpuTakes) {
   EXPECT_EQ(cudaGetLastError(), cudaErrorInvalidConfiguration);
 }
 
-// Work behind pending work waits for it, in its own stream and in streams that wait for an event of
-// it.
+// Work behind pending work waits for it, in its own stream and in streams that wait for that
+// stream's events.
 TEST(EmulatedStreams, KeepTheirOrder) {
   device::Queue one(device::Kind::cuda), two(device::Kind::cuda);
   bool ready = false;

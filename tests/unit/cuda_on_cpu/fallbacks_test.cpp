@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests what happens if a library has no kernel for what is asked, with emulated libraries that
-// refuse it: another way gives the results, each call counts, and the log has a line for each
-// shape.
+// Tests what happens if a library has no kernel for a call, with emulated libraries that refuse it.
+// Another way gives the results, each such call is counted, and the log has a line for each shape.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -90,7 +90,7 @@ TEST_F(LaunchRules, LibrariesFindAnErrorThatNobodyCleared) {
   multiply(queue_);
 }
 
-// cudaErrorNotReady is such an error, too.
+// cudaErrorNotReady would stay as the last error, too.
 TEST_F(LaunchRules, AskingLeavesNoError) {
   bool ready = false;
   int asked = 0;

@@ -47,9 +47,14 @@ TEST(CaptionTable, LinesOfJson) {
                  "{\"image\": \"a\", \"text\": 7.0, \"score\": NaN, \"x\": -Infinity}\n"
                  "{\"image\": \"b\", \"text\": true}"),
             (List{"1|a|7", "2|b|1"}));
+  EXPECT_EQ(rows("t.jsonl", "{\"image\": \"a\", \"text\": 1234567890123456789012, \"x\": 1e999}"),
+            List{"1|a|1234567890123456789012"});
   EXPECT_EQ(rows("t.jsonl", ""), List{});
   for (const auto& [text, part] :
-       {std::pair{"[1]", "line 1: is no JSON object"},
+       {std::pair{"[1]", "line 1: is no JSON object: \"[1]\" (a list; write each row"},
+        {"[{\"image\": \"a\", \"text\": \"b\"},", "(a list; write each row"},
+        {"{\"image\": \"a\", \"text\": \"caf\xe9\"}", "(not UTF-8 text; save the file as UTF-8)"},
+        {"{\"image\": \"a\", \"text\": \"b\",}", "line 1, column 28"},
         {"{\"image\": \"a\", \"text\": \"b\"}\n{\"image\": ", "line 2: is no JSON object"},
         {"{\"image\": \"a\"}", "no \"caption, captions"},
         {"{\"image\": \"a\", \"text\": \"b\", \"title\": \"c\"}", "choose with caption_column"},
@@ -120,7 +125,7 @@ TEST(CaptionTable, QuotesOfTsv) {
             (List{"1|a|\"open\" sign", "2|b|\"closed\""}));
   EXPECT_EQ(tsv("a\t\"never closed\nb\ttwo\"\n"), (List{"1|a|\"never closed", "2|b|two\""}));
   EXPECT_EQ(tsv("a\t5\" wide\nb\t\"x\"\n"), (List{"1|a|5\" wide", "2|b|\"x\""}));
-  // Doubled quotes can only be a writer's, whatever the other rows hold.
+  // Only a writer of CSV doubles quotes, so the other rows do not matter.
   EXPECT_EQ(tsv("a\t\"open\" sign\nb\t\"says \"\"hi\"\"\ttwice\"\n"),
             (List{"1|a|\"open\" sign", "2|b|says \"hi\"\ttwice"}));
   EXPECT_EQ(read_caption_table("t.tsv", "a\t\"x\"\n", {}, [](auto...) {}).unquoted_cells, 1);
@@ -134,6 +139,16 @@ TEST(CaptionTable, LineBreaksInCaptions) {
   EXPECT_EQ(rows("t.csv", "path,title\na,\"\none\nline\n\"\n"), List{"2|a|one line"});
   expect_error(Exit::data, {"line 1", "a carriage return with a tab after it"},
                [] { rows("t.tsv", "a\tone\rb\ttwo\n"); });
+}
+
+TEST(CaptionTable, MarksOfJoinedFiles) {
+  const std::string mark = "\xEF\xBB\xBF";
+  EXPECT_EQ(rows("t.tsv", "a\tone\n" + mark + "b\ttwo\n" + mark, {}, false),
+            (List{"1|a|one", "2|b|two"}));
+  EXPECT_EQ(rows("t.csv", mark + "a,one\n" + mark + "\"b\",two", {}, false),
+            (List{"1|a|one", "2|b|two"}));
+  const std::string one = R"({"image": "a", "text": "one"})";
+  EXPECT_EQ(rows("t.jsonl", one + "\n" + mark + one), (List{"1|a|one", "2|a|one"}));
 }
 
 TEST(CaptionTable, RowsOfAnotherLength) {

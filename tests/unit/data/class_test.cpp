@@ -78,7 +78,8 @@ TEST_F(ClassFolderTest, HiddenFilesAndFoldersAreLeftOut) {
   const List before = listed();
   for (const char* name :
        {".ipynb_checkpoints/a.png", ".git/b.jpg", "cat/.thumbnails/1.png", "cat/._1.png",
-        "ant/.DS_Store", "__MACOSX/x/1.png", "cat/@eaDir/1.png/THUMB.jpg"}) {
+        "ant/.DS_Store", "__MACOSX/x/1.png", "cat/@eaDir/1.png/THUMB.jpg", "#recycle/1.png",
+        "$Recycle.Bin/1.png", "~snapshot/1.png", "__pycache__/a.pyc"}) {
     const std::string path = dir / (std::string("images/") + name);
     std::filesystem::create_directories(std::filesystem::path(path).parent_path());
     test::write_file(path, "hidden");
@@ -142,7 +143,8 @@ TEST_F(ClassFolderTest, LinksThatLeadNowhere) {
     } catch (const base::Error& e) {
       EXPECT_EQ(std::string(e.what()), "there is no such file");
     }
-  // A folder of images may be missing, and a class, whose number others depend on.
+  // A dangling link may have led to a folder of images or to a class. Without that class, the
+  // numbers of others would change.
   fs::remove(dir / "images/cat/3.png");
   fs::remove(dir / "images/cat/4.png");
   fs::create_symlink("gone", dir / "images/cat/extra");

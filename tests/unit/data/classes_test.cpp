@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests the classes of all samples: of whole numbers and texts, with any number of threads, and of
 // each source without reading its images.
-#include "data/stream/classes.hpp"
+#include "data/sources/classes.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests HDF5 files whose rows are not all there, which HDF5 fills up with zeros without a word, and
-// rows that this library cannot read.
+// Tests HDF5 files with missing rows, which HDF5 silently fills with zeros, and rows that this
+// library cannot read.
 #include <gtest/gtest.h>
 #include <hdf5.h>
 
@@ -45,8 +45,8 @@ void make(const std::string& path, const Made& m) {
   H5Fclose(file);
 }
 
-// Rows [to, to + 2) of a virtual dataset of 4 rows are rows [from, from + 2) of a source of
-// `source_rows` rows; they are all of a source of 2 rows.
+// Maps rows [to, to + 2) of a virtual dataset of 4 rows to rows [from, from + 2) of a source of
+// `source_rows` rows. A source of 2 rows is mapped whole.
 void add_part(hid_t list, const std::string& file, hsize_t to, hsize_t from = 0,
               hsize_t source_rows = 4) {
   hsize_t shape[2] = {4, 2}, source[2] = {source_rows, 2}, part[2] = {2, 2};
@@ -102,7 +102,7 @@ TEST_F(StoredTest, SourcesOfVirtualDatasets) {
   };
   parts("b.h5");
   EXPECT_EQ(values(), kAll);
-  // Copies on local disk have no sources beside them.
+  // Copies on local disk have no source files next to them.
   const std::string stage = dir / "stage";
   stage_files(options.files(), stage, 1);
   EXPECT_EQ(values({.stage_dir = stage}), kAll);
@@ -124,7 +124,7 @@ TEST_F(StoredTest, SourcesOfVirtualDatasets) {
   expect_error(Exit::data, {"c.h5: dataset x", "no source"}, [&] { options.open({}); });
 }
 
-// Parts that overlap do not make up for a gap.
+// Overlapping parts do not fill a gap.
 TEST_F(StoredTest, PartsOfVirtualDatasets) {
   make(dir / "a.h5", {});
   make(dir / "two.h5", {.shape_rows = 2, .rows = 2});
@@ -144,11 +144,11 @@ TEST_F(StoredTest, PartsOfVirtualDatasets) {
   refused({"4 of its 8 elements have no source"});
   parts({{"a.h5", 0}, {"two.h5", 1}, {"a.h5", 0}});
   refused({"2 of its 8 elements have no source"});
-  parts({{"a.h5", 0}, {"one.h5", 2}});  // all of a source that is too small
+  parts({{"a.h5", 0}, {"one.h5", 2}});  // the whole source, which is too small
   refused({"dataset 'x' of 'one.h5'", "smaller than the part"});
 }
 
-// All of a source is taken, which has grown since.
+// The dataset maps a whole source, which has grown since then.
 TEST_F(StoredTest, SourcesThatHaveGrown) {
   auto source = [&](hsize_t rows, hsize_t columns) {
     hid_t file = H5Fcreate((dir / "grown.h5").c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
@@ -170,7 +170,7 @@ TEST_F(StoredTest, SourcesThatHaveGrown) {
   source(2, 2);
   make(options.path, {.prepare = prepare, .rows = 0});
   EXPECT_EQ(values(), kAll);
-  source(5, 2);  // more rows behind those that are taken
+  source(5, 2);  // more rows behind the mapped ones
   EXPECT_EQ(values(), kAll);
   source(2, 3);  // HDF5 would take 0, 1, 2, 3 for rows 0, 1 and 3, 4
   refused({"dataset 'x' of 'grown.h5'", "is larger than the part that takes all of it"});
@@ -250,7 +250,7 @@ TEST_F(StoredTest, Lzf) {
     for (int i = 0; i < 4; ++i)
       EXPECT_EQ(read(fmt::format("{}{}", set, i), whole), want) << set << i;
   }
-  // A copy of bytes from before the begin of the chunk.
+  // The chunk copies bytes from before its own begin.
   hid_t file = H5Fopen(options.path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT);
   hid_t a2 = H5Dopen2(file, "a2", H5P_DEFAULT);
   const hsize_t at[2] = {0, 0};

@@ -29,8 +29,9 @@ class Writer {
                const std::vector<T>& v, std::vector<hsize_t> chunk = {}) {
     put(name, file_type, memory_type, std::move(dims), v.data(), std::move(chunk));
   }
-  void lists(const char* name, const std::vector<std::string>& items) {
-    hid_t type = H5Tvlen_create(H5T_NATIVE_UINT8);
+  void lists(const char* name, const std::vector<std::string>& items,
+             hid_t element = H5T_NATIVE_UINT8) {
+    hid_t type = H5Tvlen_create(element);
     std::vector<hvl_t> raw;
     for (const std::string& s : items) raw.push_back({s.size(), const_cast<char*>(s.data())});
     put(name, type, type, {items.size()}, raw.data(), {});
@@ -225,6 +226,19 @@ TEST_F(Hdf5Test, EnumerationsAndLinesOfTexts) {
   EXPECT_EQ(std::get<Texts>(s["captions"]), (Texts{"a b", "c"}));
 }
 
+// Java and NumPy's int8 have bytes with a sign; a file's bytes are the same.
+TEST_F(Hdf5Test, ListsOfSignedBytes) {
+  const std::string jpeg = "\xff\xd8\xff\xe0 \x7f\x80";
+  {
+    Writer w(options.path);
+    w.lists("files", {jpeg, ""}, H5T_NATIVE_INT8);
+  }
+  std::unique_ptr<Source> source = open({{"image", "files"}});
+  const Bytes bytes = std::get<Bytes>(source->read(0)["image"]);
+  EXPECT_EQ(std::string(bytes.data(), bytes.data() + bytes.size()), jpeg);
+  EXPECT_EQ(std::get<Bytes>(source->read(1)["image"]).size(), 0u);
+}
+
 TEST_F(Hdf5Test, WholeNumbersOf32Bits) {
   constexpr int64_t kLeast = std::numeric_limits<int32_t>::min(),
                     kMost = std::numeric_limits<int32_t>::max();
@@ -298,6 +312,13 @@ TEST_F(Hdf5Test, WhatTheFileHasIsNamed) {
     w.numbers<uint8_t>("chunky", H5T_STD_U8LE, H5T_NATIVE_UINT8, {1 << 15, 1 << 14}, {},
                        {1 << 15, 1 << 14});
     w.texts("text", {"a", "b"}, {2});
+    const hid_t pair = H5Tcreate(H5T_COMPOUND, 8), opaque = H5Tcreate(H5T_OPAQUE, 4);
+    H5Tinsert(pair, "a", 0, H5T_NATIVE_INT32);
+    H5Tinsert(pair, "b", 4, H5T_NATIVE_INT32);
+    w.numbers<int32_t>("pairs", pair, pair, {2}, {1, 2, 3, 4});
+    w.numbers<int32_t>("opaque", opaque, opaque, {2}, {1, 2});
+    H5Tclose(pair);
+    H5Tclose(opaque);
   }
   auto bad = [&](std::map<std::string, std::string> fields, std::vector<std::string> parts) {
     options.fields = std::move(fields);
@@ -309,6 +330,8 @@ TEST_F(Hdf5Test, WhatTheFileHasIsNamed) {
       {"'/images' is u8 [4,4,3]", "says bytes", "write \"images: u8 [4,4,3]\""});
   bad({{"image", "images: u8 [4, 4]"}}, {"says u8 [4,4]", "write \"images: u8 [4,4,3]\""});
   bad({{"image", "images: f32 [4, 4, 3]"}}, {"says f32 [4,4,3]"});
+  bad({{"p", "pairs"}}, {"'/pairs' (field 'p') is a compound type, which cannot be read; write"});
+  bad({{"p", "opaque"}}, {"'/opaque' (field 'p') is opaque bytes", "vlen_dtype(numpy.uint8)"});
   bad({{"text", "text: texts"}}, {"is text", "write \"text: text\""});
   bad({{"a", "big: i32"}, {"b", "short: f32"}}, {"'/short' has 1 rows, '/big' has 2"});
   // The chunks are never written, so the file is small.

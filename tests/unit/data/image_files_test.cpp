@@ -42,7 +42,7 @@ TEST(ImageFiles, LinksToFoldersAboveAreNotFollowed) {
   const std::vector<std::string> found{folder / "1.png", folder / "a/x/2.png", folder / "b/3.png"};
   EXPECT_EQ(find_images({folder.path()}), found);
   EXPECT_EQ(base::log::warnings_so_far() - before, 2);
-  // Two folders with links to each other: every image is there once on each way.
+  // Two folders with links to each other: every image is listed once on each path.
   std::filesystem::remove(folder / "again");
   std::filesystem::remove(folder / "a/x/up");
   std::filesystem::create_directory_symlink("../b", folder / "a/to_b");

@@ -118,7 +118,7 @@ TEST(Png, CutOrDamaged) {
   }
 }
 
-// Browsers and Pillow read such files: all rows are there, and their chunk is checked.
+// Browsers and Pillow read such files: all rows are present, and their chunk is checked.
 TEST(Png, WithoutAnEnd) {
   const std::string whole = golden("e_rgb_37x53.png");
   const std::vector<int> expected = pixels(decode_png(bytes_of(whole)));
@@ -130,6 +130,34 @@ TEST(Png, WithoutAnEnd) {
   const std::string interlaced = png_file(format, 7, rows);
   EXPECT_EQ(pixels(decode_png(bytes_of(interlaced.substr(0, interlaced.size() - 12)))),
             std::vector<int>(9 * 7 * 3, 'x'));
+}
+
+// Old writers declare a smaller window than their data needs.
+TEST(Png, WindowTooSmall) {
+  std::vector<std::string> rows;
+  uint32_t random = 1;
+  for (int y = 0; y < 16; ++y) {
+    rows.emplace_back();
+    for (int x = 0; x < 96; ++x)
+      rows.back() += char((random = random * 1664525 + 1013904223) >> 24);
+  }
+  for (int y = 0; y < 16; ++y) rows.push_back(rows[size_t(y)]);  // 1,552 bytes back
+  std::string file = png_file({PNG_COLOR_TYPE_RGB, 8}, 32, rows);
+  const std::vector<int> expected = pixels(decode_png(bytes_of(file)));
+  const size_t data = file.find("IDAT") + 4;
+  const auto size = [&](size_t at) {
+    return size_t(uint8_t(file[at])) << 8 | uint8_t(file[at + 1]);
+  };
+  file[data] = 0x08;  // 256 bytes
+  file[data + 1] = 0x1d;
+  const size_t end = data + size(data - 6);
+  uint32_t crc = 0xffffffff;
+  for (size_t i = data - 4; i < end; ++i) {
+    crc ^= uint8_t(file[i]);
+    for (int k = 0; k < 8; ++k) crc = crc >> 1 ^ (crc & 1 ? 0xedb88320u : 0);
+  }
+  for (int k = 0; k < 4; ++k) file[end + size_t(k)] = char(~crc >> (24 - 8 * k));
+  EXPECT_EQ(pixels(decode_png(bytes_of(file))), expected);
 }
 
 TEST(Png, TooLarge) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests JPEG files that other decoders read without a word although libjpeg-turbo warns of them.
+// Tests JPEG files that other decoders read silently although libjpeg-turbo warns of them.
 #include <gtest/gtest.h>
 #include <turbojpeg.h>
 
@@ -116,7 +116,7 @@ TEST(JpegFaults, ProgressiveWithoutAnEnd) {
   int scans = 0;
   for (size_t at = whole.find("\xff\xda"); at != whole.npos; at = whole.find("\xff\xda", at + 1)) {
     if (scans++ == 0) continue;
-    // The tables before a scan are those of its own.
+    // The tables before a scan belong to that scan.
     const size_t end = std::min(at, whole.rfind("\xff\xc4", at));
     refused(whole.substr(0, end), "scans with finer detail are missing");
     refused(whole.substr(0, at), "scans with finer detail are missing");
@@ -124,7 +124,43 @@ TEST(JpegFaults, ProgressiveWithoutAnEnd) {
   EXPECT_GT(scans, 5);
 }
 
-// Its decoder does not notice a cut.
+// Every thread keeps its decoder, which must forget a header that it could not read.
+TEST(JpegFaults, ABrokenHeaderDoesNotSpoilTheNextFile) {
+  const std::string whole = jpeg();
+  const std::vector<int> pixels = decoded(whole);
+  const size_t frame = whole.find("\xff\xc0");
+  ASSERT_NE(frame, whole.npos);
+  auto with = [&](size_t at, const std::string& bytes) {
+    return std::string(whole).replace(frame + at, bytes.size(), bytes);
+  };
+  const std::string twelve_bits = with(4, "\x0c"), lossless = with(1, "\xc3");
+  for (const auto& [file, why] : std::vector<std::pair<std::string, std::string>>{
+           {twelve_bits, "precision 12"},
+           {lossless, "Unsupported JPEG process"},
+           {with(5, "\xff\xff\xff\xff"), "65500"},
+           {with(2, std::string(2, '\0')), "marker length"},
+           {whole.substr(0, 2) + whole, "two SOI markers"},
+           {whole.substr(0, frame + 3), ""}}) {
+    SCOPED_TRACE(why);
+    refused(file, why);
+    EXPECT_EQ(decoded(whole), pixels);
+    refused(file, why);
+  }
+}
+
+// Bytes between two markers of the header are skipped. The pixels are decoded nevertheless.
+TEST(JpegFaults, BytesBetweenTheMarkersOfAHeader) {
+  for (int flags : {0, TJFLAG_PROGRESSIVE}) {
+    std::string whole = jpeg(flags), file = whole;
+    const size_t frame = whole.find(flags ? "\xff\xc2" : "\xff\xc0");
+    ASSERT_NE(frame, whole.npos);
+    file.insert(frame, "junk");
+    EXPECT_EQ(decoded(file), decoded(whole)) << flags;
+    EXPECT_EQ(decoded(file.substr(0, file.size() - 2)), decoded(whole)) << flags;
+  }
+}
+
+// The decoder of arithmetic coding does not notice a cut.
 TEST(JpegFaults, ArithmeticCodingWithoutAnEnd) {
   for (const char* name : {"arithmetic.jpg", "arithmetic_progressive.jpg"}) {
     const std::string whole =

@@ -26,14 +26,18 @@ TEST(MemberJson, Texts) {
                           "captions"),
             (data::Texts{"a", "b \u00e9"}));
   EXPECT_EQ(texts_in_json(R"({"caption": "one"})", "caption"), data::Texts{"one"});
-  // Labels are whole numbers; NaN may stand under other keys; a caption is on one line.
+  // Labels are whole numbers; other keys may have NaN; a caption is on one line.
   EXPECT_EQ(texts_in_json(R"({"label": 2, "score": NaN})", "label"), data::Texts{"2"});
   EXPECT_EQ(texts_in_json(R"({"label": [2.0, false, "x\ny\n"], "score": -Infinity})", "label"),
             (data::Texts{"2", "0", "x y"}));
+  // Python writes and reads numbers of any size.
+  EXPECT_EQ(texts_in_json(R"({"label": 2, "area": 1e999})", "label"), data::Texts{"2"});
+  EXPECT_EQ(texts_in_json(R"({"id": 12345678901234567890123})", "id"),
+            data::Texts{"12345678901234567890123"});
   // JavaScript cuts characters in halves: such a text is not UTF-8, and harms no other key.
   EXPECT_EQ(texts_in_json(R"({"caption": "ok", "title": "\ud83d"})", "caption"), data::Texts{"ok"});
   EXPECT_FALSE(base::is_utf8(texts_in_json(R"({"caption": "\ud83d"})", "caption").at(0)));
-  // U+FFFE itself is a text as any other, written either way.
+  // U+FFFE itself is valid text, as UTF-8 or escaped.
   EXPECT_EQ(texts_in_json("{\"caption\": [\"a\xEF\xBF\xBE\", \"\\ufffe\"]}", "caption"),
             (data::Texts{"a\xEF\xBF\xBE", "\xEF\xBF\xBE"}));
 }
@@ -57,7 +61,8 @@ TEST(MemberJson, WhatIsNoTextIsRefused) {
            {"{\"captions\": [1e300]}", "number among"},
            {"{\"captions\": []}", "empty list"},
            {"{\"captions\": [\"a\", null]}", "null among"},
-           {"{\"captions\": \"\xff\"}", "cannot be read"},
+           {"{\"captions\": \"\xff\"}", "cannot be read: it is not UTF-8"},
+           {std::string("{\0\"\0a\0", 6), "cannot be read: it is UTF-16 text"},
            {"{\"x\": " + std::string(1000, '[') + "}", "too deep"},
            {std::string(5 << 20, ' '), "at most"}})
     EXPECT_NE(problem(text).find(fragment), std::string::npos) << fragment << ": " << problem(text);

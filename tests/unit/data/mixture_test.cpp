@@ -53,8 +53,8 @@ TEST(Proportions, ExactInEveryWindow) {
 }
 
 // Records the orders, because another order would change every mixture that is resumed. The i-th
-// example of data set j lies at (i + 1/2) / n_j. Equal positions follow the order of the names
-// (mutant D4).
+// example of data set j has the position (i + 1/2) / n_j. Equal positions follow the order of the
+// names (mutant D4).
 TEST(Proportions, RecordedOrders) {
   auto order = [](const std::map<std::string, double>& weights) {
     Proportions p(weights);

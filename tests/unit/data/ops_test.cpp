@@ -56,7 +56,7 @@ Sample with_image(Array image) {
   s["image"] = std::move(image);
   return s;
 }
-const Array& array(const Sample& s, const std::string& name) { return std::get<Array>(s.at(name)); }
+const Array& array(const Sample& s, const char* name) { return std::get<Array>(s.at(name)); }
 std::vector<float> floats(const Array& a) { return {a.f32(), a.f32() + a.count()}; }
 
 struct Corner {

@@ -34,7 +34,19 @@ TEST(PlainText, ListsHaveOneEntryPerLine) {
                     "cat\r\n\r\n big dog \n"),
             (List{"cat", "big dog"}));
   EXPECT_EQ(entries("cat\rdog"), (List{"cat", "dog"}));
+  EXPECT_EQ(entries("\xEF\xBB\xBF\xEF\xBB\xBF"
+                    "cat\n\xEF\xBB\xBF"
+                    "dog\n"),
+            (List{"cat", "dog"}))
+      << "marks of files that were joined";
+  for (const std::string& text : {std::string("c\0a\0t\0\n\0", 8), std::string("\0c\0a\0t", 6)})
+    expect_error(Exit::data, {"list' is UTF-16 text: save it as UTF-8"}, [&] { entries(text); });
+  expect_error(Exit::data, {"list' is UTF-32 text"}, [&] { entries(std::string("c\0\0\0", 4)); });
+  expect_error(Exit::data, {"list' holds a zero byte at 3: names are UTF-8 text"},
+               [&] { entries(std::string("cat\0\ndog", 8)); });
   EXPECT_EQ(entries("\xEF\xBB\xBF"), List{});
+  expect_error(Exit::data, {"list': ", "pointer of Git LFS"},
+               [&] { entries("version https://git-lfs.github.com/spec/v1\n"); });
   expect_error(Exit::data, {"list' is UTF-16 text: save it as UTF-8"},
                [&] { entries("\xFF\xFE.."); });
   for (const std::string& mark : {std::string("\xFF\xFE\0\0", 4), std::string("\0\0\xFE\xFF", 4)})
@@ -58,6 +70,15 @@ TEST(PlainText, NumbersThatJsonLacks) {
             R"({"a": null, "b": [null,null], "NaN": "Infinity \" NaN"})");
   EXPECT_EQ(strict_json(R"("cut NaN \)"), R"("cut NaN \)");
   EXPECT_EQ(strict_json("{}"), "{}");
+  const std::string long_number(400, '9');
+  EXPECT_EQ(strict_json("{\"a\": 1e999, \"b\": [-1E+999,1e-999, 1e300], \"c\": " + long_number +
+                        ", \"1e999\": \"-1e999 " + long_number + "\"}"),
+            "{\"a\": null, \"b\": [null,1e-999, 1e300], \"c\": \"" + long_number +
+                "\", \"1e999\": \"-1e999 " + long_number + "\"}");
+  EXPECT_EQ(strict_json("[12345678901234567890123, -1234567890123456789, 123456789012345678]"),
+            "[\"12345678901234567890123\", \"-1234567890123456789\", 123456789012345678]");
+  EXPECT_EQ(strict_json("[0.1234567890123456789, NaN, -7, 1.5e3]"),
+            "[0.1234567890123456789, null, -7, 1.5e3]");
   EXPECT_EQ(strict_json(R"(["\ud83d\ude00", "\uD83D.", "\udE00", "\\ud800", "-", -1])"),
             R"(["\ud83d\ude00", "\ufffe\uffff\ufffe.", "\ufffe\uffff\ufffe", "\\ud800", "-", -1])");
 }

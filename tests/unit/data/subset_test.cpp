@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests parts of a source: the requested number of samples, equal on all ranks, and no sample in
 // two parts.
-#include "data/stream/subset.hpp"
+#include "data/sources/subset.hpp"
 
 #include <gtest/gtest.h>
 

@@ -199,6 +199,20 @@ TEST_F(Tar, Refused) {
                  [&] { walk(TarText().add("l.txt", "", type).end()); });
   expect_error(Exit::data, {"'pipe' is no plain file (type '6')", "without it"},
                [&] { walk(TarText().add("pipe", "", '6').end()); });
+  expect_error(Exit::data, {"'x' is a sparse member", "without --sparse"},
+               [&] { walk(TarText().add("x", "", 'S').end()); });
+  expect_error(Exit::data, {"'x' begins in another volume", "--multi-volume"},
+               [&] { walk(TarText().add("x", "", 'M').end()); });
+  expect_error(Exit::data, {"pointer of Git LFS", "git lfs pull"},
+               [&] { walk("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"); });
+  // The label of an archive, and the folders of an incremental one with their lists of files.
+  const std::vector<TarMember> rest = walk(TarText()
+                                               .add("label", "", 'V')
+                                               .add("d/", std::string("Yx\0\0", 4), 'D')
+                                               .add("d/x", "x")
+                                               .end());
+  ASSERT_EQ(rest.size(), 1u);
+  EXPECT_EQ(content(rest[0]), "x");
   // Hidden members are left out, links and devices as well.
   for (char type : {'1', '2', '3', '6'}) {
     const std::vector<TarMember> m =
@@ -224,6 +238,8 @@ TEST_F(Tar, NamesOfMembers) {
   };
   EXPECT_EQ(parts("a.png"), "a|png");
   EXPECT_EQ(parts("./x.y/a.seg.png"), "x.y/a|seg.png");
+  EXPECT_EQ(parts("././/a.png"), "a|png");
+  EXPECT_EQ(parts("./"), "-");
   EXPECT_EQ(parts("a"), "-");
   EXPECT_EQ(parts("d/.hidden.png"), "-");
   EXPECT_EQ(parts("d/@eaDir/a.png/thumb.png"), "-");
@@ -288,7 +304,7 @@ TEST_F(Tar, IndexOfAnotherShardIsStale) {
   EXPECT_TRUE(decode_tar_index(test::read_file(path + ".index"), File(path)));
 }
 
-// In images of systems all files have one time. Inode and change of the entry tell them apart.
+// In system images all files have the same time. Inode and change time distinguish them.
 TEST_F(Tar, IndexOfAnotherShardOfEqualSizeAndTimeIsStale) {
   auto put = [&](const std::string& at, const std::string& text) {
     test::write_file(at, TarText().add("a.txt", text).end());

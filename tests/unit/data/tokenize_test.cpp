@@ -51,7 +51,7 @@ Result tokenized(const std::string& arguments, const std::string& text) {
   return r;
 }
 
-// Bytes that are no text would be trained on as unknown pieces.
+// Without the check, bytes that are not text would be trained on as unknown pieces.
 TEST(Tokenize, RefusesWhatIsNoTextAndCountsWhatIsEmpty) {
   Tokenizers tokenizers = bytes();
   Pipeline p("tokenize('b', max_len=4, eos='sticky')", {{"text", FieldSpec::characters()}},

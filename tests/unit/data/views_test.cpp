@@ -41,7 +41,7 @@ Sample made_by(const std::string& text, int64_t position = 0, uint64_t seed = 0,
   return sample;
 }
 
-const Array& array_in(const Sample& sample, const std::string& field) {
+const Array& array_in(const Sample& sample, const char* field) {
   return std::get<Array>(sample.at(field));
 }
 std::string view_bytes(const Array& a, int64_t view = 0, int64_t views = 1) {
@@ -82,7 +82,7 @@ TEST(Views, DrawForThemselves) {
   const Sample fewer = made_by("multi_crop([2, 1], [16, 9]) | " + distort, 5, 1);
   EXPECT_EQ(view_bytes(array_in(all, "image")), view_bytes(array_in(fewer, "image")));
   EXPECT_EQ(view_bytes(array_in(all, "image1"), 0, 2), view_bytes(array_in(fewer, "image1")));
-  // Copies that are cropped are the crops of multi_crop.
+  // copies() followed by a crop gives the crops of multi_crop.
   EXPECT_EQ(view_bytes(array_in(made_by("copies(3) | random_resized_crop(12)", 3, 9), "image")),
             view_bytes(array_in(made_by("grayscale(p=0) | multi_crop(3, 12)", 3, 9), "image")));
 }
@@ -220,12 +220,13 @@ TEST(Views, ScalingOfAllGroupsMayBeLeftOut) {
     whole.apply(a, 1);
     left.apply(b, 1);
     for (const std::string field : {"image", "image1"})
-      for (int64_t i = 0; i < array_in(a, field).count(); ++i) {
-        const volatile float part = (float(array_in(b, field).u8()[i]) - one->low) / one->width,
+      for (int64_t i = 0; i < array_in(a, field.c_str()).count(); ++i) {
+        const volatile float part = (float(array_in(b, field.c_str()).u8()[i]) - one->low) /
+                                    one->width,
                              moved = part * one->to_width;
         const volatile float value = one->to_low + moved;
         const volatile float centred = value - one->mean[size_t(i % 3)];
-        ASSERT_EQ(array_in(a, field).f32()[i], centred / one->deviation[size_t(i % 3)]);
+        ASSERT_EQ(array_in(a, field.c_str()).f32()[i], centred / one->deviation[size_t(i % 3)]);
       }
   }
   EXPECT_FALSE(Pipeline("copies(2) | normalize(outkey='x')", kDecoded, {}).byte_scale("image"));
@@ -298,8 +299,8 @@ TEST(Views, PatchesLieInTheirCells) {
       "image u8 [1,224,224,3], image1 u8 [9,64,64,3]");
 }
 
-// The orders of nine patches: all differ, and at each place every patch stands equally often, so no
-// set of as many has a larger mean distance.
+// The orders of nine patches: all differ, and every patch is equally often at each place. So no
+// other set of this many orders has a larger mean distance.
 TEST(Views, ShuffledPatchesTellTheirOrder) {
   std::map<int32_t, std::vector<int>> orders;
   for (int64_t position = 0; position < 1500; ++position) {

@@ -327,8 +327,8 @@ TEST_F(WebdatasetTest, FirstExtensionThatASampleHas) {
   options.fields["image"] = "png;jpeg;webp;jpg";
   EXPECT_EQ(text_in(options.open(context)->read(4)["image"]), "PNG")
       << "the order in the deck decides, not the archive's";
-  // With one extension, the message has the correct line, and the fingerprint is that of the same
-  // places.
+  // With one extension, the message has the correct line, and equal places give an equal
+  // fingerprint.
   options.fields["image"] = "jpg";
   expect_error(Exit::data, {"3 of 5", "'.jpg'", R"({ image = "jpg;jpeg;png;webp" })"},
                [&] { options.open(context); });

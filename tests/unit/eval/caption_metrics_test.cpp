@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests BLEU, ROUGE-L and CIDEr-D: with closed forms, and with the recorded numbers of the
 // published COCO scorer for 1,000 made sets (record_caption_scores.py).
-#include "eval/caption_metrics.hpp"
+#include "eval/captions/caption_metrics.hpp"
 
 #include <gtest/gtest.h>
 
@@ -32,7 +32,7 @@ eval::CaptionScores score(const std::string& candidate, const Captions& referenc
 }
 
 // Returns the CIDEr-D of the first example of a set of two. The second one has other words, so each
-// word of the first weighs log 2 if its references contain it, and log 2 if no reference does.
+// word of the first weighs log 2, whether or not its references contain the word.
 double cider_of_two(const std::string& candidate, const Captions& references) {
   return eval::tokenized_caption_metrics({candidate, "other"}, {references, {"words"}})
       .examples.at(0)
@@ -111,7 +111,8 @@ TEST(CiderD, PenalizesADifferenceOfLengths) {
 }
 
 TEST(CiderD, ClipsRepeatedWords) {
-  // Word a weighs 4 in the candidate, and counts as 1 in the product; pair "a a" is not there.
+  // Word a weighs 4 in the candidate, and counts as 1 in the product; the reference lacks the pair
+  // "a a".
   EXPECT_NEAR(cider_of_two("a a a a", {"a b"}),
               10 * (1 / (4 * std::sqrt(2))) / 4 * std::exp(-4 / 72.0), 1e-12);
   EXPECT_NEAR(cider_of_two("a a", {"a"}), 10 * (1.0 / 2) / 4 * std::exp(-1 / 72.0), 1e-12);

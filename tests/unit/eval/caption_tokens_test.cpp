@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests the words of captions: against recorded tokens of the published COCO scorer, which runs
 // PTBTokenizer and drops punctuation (record_caption_scores.py).
-#include "eval/caption_tokens.hpp"
+#include "eval/captions/caption_tokens.hpp"
 
 #include <gtest/gtest.h>
 

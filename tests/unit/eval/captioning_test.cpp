@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests the captioning evaluator with a made-up model: every image gets one caption, on any number
-// of ranks, and captions.jsonl and the metrics hold what the model said.
+// of ranks, and captions.jsonl and the metrics have the model's captions.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 
 #include "cut_rig.hpp"
-#include "eval/caption_metrics.hpp"
-#include "eval/generated_caption.hpp"
+#include "eval/captions/caption_metrics.hpp"
+#include "eval/captions/generated_caption.hpp"
 #include "eval/input_images.hpp"
 #include "models/captioner.hpp"
 #include "rig.hpp"
@@ -96,7 +96,7 @@ class Gathering : public rig::Ranks {
   std::vector<std::string> gather_text(const std::string& text) override {
     texts.resize(size_t(size()));
     texts[size_t(rank())] = text;
-    // In the first round later ranks have not spoken yet, so the ranks before stand for them.
+    // In the first round, texts of later ranks are not known yet, so they are empty.
     for (size_t r = size_t(rank()) + 1; collecting && r < texts.size(); ++r) texts[r].clear();
     return texts;
   }

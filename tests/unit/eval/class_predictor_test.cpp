@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests predictions of classifiers: the order of classes, also of equally likely ones, and their
 // probabilities.
-#include "eval/class_predictor.hpp"
+#include "eval/classes/class_predictor.hpp"
 
 #include <gtest/gtest.h>
 
@@ -16,17 +16,19 @@ using Floats = std::vector<float>;
 using Ints = std::vector<int32_t>;
 
 // Gives the one example of a batch these logits.
-class GivenLogits : public models::LogitsPass {
+class GivenLogits : public models::ClassPass {
  public:
   GivenLogits(Floats row, bool exclusive) : row_(std::move(row)), exclusive_(exclusive) {}
   std::string name() const override { return "logits"; }
   std::vector<models::InputSpec> inputs() const override { return {}; }
   void prepare(const models::HostBatch&, const models::Inputs&) const override {}
-  void run(nn::Context&, const models::Inputs&, float* logits) override {
-    std::copy(row_.begin(), row_.end(), logits);
+  void run(nn::Context&, const models::Inputs&, const models::ClassNumbers& to) override {
+    std::copy(row_.begin(), row_.end(), to.scores);
   }
   int64_t classes() const override { return int64_t(row_.size()); }
-  Meaning meaning() const override { return exclusive_ ? Meaning::softmax : Meaning::sigmoid; }
+  kernels::ClassLoss loss() const override {
+    return exclusive_ ? kernels::ClassLoss::softmax : kernels::ClassLoss::sigmoid;
+  }
 
  private:
   Floats row_;

@@ -11,7 +11,7 @@
 
 #include "cut_rig.hpp"
 #include "eval/class_metrics.hpp"
-#include "models/classify_pass.hpp"
+#include "models/classes/class_ranker.hpp"
 #include "rig.hpp"
 #include "tests/unit/recorded.hpp"
 #include "thread_ranks.hpp"
@@ -71,27 +71,27 @@ class MadeSource : public data::Source {
   const MadeScores& made_;
 };
 
-class MadePass : public models::ClassScorePass {
+class MadePass : public models::ClassPass {
  public:
   explicit MadePass(const MadeScores& made) : made_(made) {}
   std::string name() const override { return "score classes"; }
   std::vector<models::InputSpec> inputs() const override { return {}; }
   int64_t classes() const override { return made_.classes; }
+  kernels::ClassLoss loss() const override { return kernels::ClassLoss::softmax; }
   void prepare(const models::HostBatch& batch, const models::Inputs&) const override {
     batch_ = batch;
   }
-  void run(nn::Context&, const models::Inputs&, double* loss, double* rank,
-           float* logits) override {
+  void run(nn::Context&, const models::Inputs&, const models::ClassNumbers& to) override {
     for (int64_t i = 0; i < batch_.examples; ++i) {
       const auto image = int64_t(batch_.features.at("image").f32()[i]);
       const float* scores = made_.scores.data() + image * made_.classes;
       const int32_t label = batch_.features.at("label").i32()[i];
       ASSERT_TRUE(label >= 0 && label < made_.classes);
-      loss[i] = double(scores[label]);
-      rank[i] = 0;
+      to.loss[i] = double(scores[label]);
+      to.rank[i] = 0;
       for (int64_t c = 0; c < made_.classes; ++c)
-        rank[i] += scores[c] > scores[label] || (c < label && scores[c] == scores[label]);
-      std::copy_n(scores, made_.classes, logits + i * made_.classes);
+        to.rank[i] += scores[c] > scores[label] || (c < label && scores[c] == scores[label]);
+      std::copy_n(scores, made_.classes, to.scores + i * made_.classes);
     }
   }
 

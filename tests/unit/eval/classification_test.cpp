@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "cut_rig.hpp"
-#include "models/classify_pass.hpp"
+#include "models/classes/class_ranker.hpp"
 #include "rig.hpp"
 
 namespace {
@@ -13,22 +13,24 @@ namespace {
 double loss_of(int64_t e) { return 1 + 0.25 * double(e % 9); }
 double rank_of(int64_t e) { return double(e * e % 11); }
 
-class MadeUpClasses : public models::ClassifyPass {
+class MadeUpClasses : public models::ClassPass {
  public:
   explicit MadeUpClasses(int64_t examples) : examples_(examples) {}
   std::string name() const override { return "classify"; }
   std::vector<models::InputSpec> inputs() const override { return {}; }
+  int64_t classes() const override { return 12; }
+  kernels::ClassLoss loss() const override { return kernels::ClassLoss::softmax; }
   void prepare(const models::HostBatch& batch, const models::Inputs&) const override {
     batch_ = batch;
   }
-  void run(nn::Context&, const models::Inputs&, double* loss, double* rank) override {
+  void run(nn::Context&, const models::Inputs&, const models::ClassNumbers& to) override {
     ++calls;
     for (int64_t i = 0; i < batch_.examples; ++i) {
       const int64_t e = batch_.features.at("label").i32()[i] - 1;
       const bool padding = batch_.first_position + i >= examples_;
       EXPECT_EQ(e, padding ? -1 : batch_.first_position + i);
-      loss[i] = padding ? 1e9 : loss_of(e);
-      rank[i] = padding ? 0 : rank_of(e);
+      to.loss[i] = padding ? 1e9 : loss_of(e);
+      to.rank[i] = padding ? 0 : rank_of(e);
     }
   }
   int64_t calls = 0;

@@ -12,8 +12,9 @@
 
 namespace rig {
 
-// Checks that cuts after 1, 2, ... questions whether the run must stop change no value. make_pass()
-// returns a unique_ptr of a pass for one rank. The set must have more than 24 examples.
+// Checks that cutting an evaluation off after its first, second or third test for a stop changes no
+// value. make_pass() returns a unique_ptr of a pass for one rank. The set must have more than 24
+// examples.
 template <class MakePass>
 void expect_cuts_change_nothing(const eval::EvalOptions& options, const data::Dataset& set,
                                 const MakePass& make_pass) {

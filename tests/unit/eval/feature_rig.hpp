@@ -29,11 +29,12 @@ struct Images {
     const uint32_t bits = base::Stream(6, name).bits(uint64_t(i * kClasses + c));
     return bits % 7 == 0 ? -1.0f : float(c == label_of(i) || bits % 5 == 0);
   }
-  // Images of a class are alike.
-  float feature_of(int64_t i, int64_t f) const {
-    const base::Stream noise(4, name);
-    return float(base::Stream(5, "centre").normal(uint64_t(label_of(i) * kWidth + f)) +
-                 noise.normal(uint64_t(i * kWidth + f)));
+  // Images of a class are alike, and the views of an image more so.
+  float feature_of(int64_t i, int64_t f, int64_t view = 0) const {
+    const base::Stream noise(4, name), of_view(7, name);
+    const double own = base::Stream(5, "centre").normal(uint64_t(label_of(i) * kWidth + f)) +
+                       noise.normal(uint64_t(i * kWidth + f));
+    return float(own + (view ? of_view.normal(uint64_t((view * size + i) * kWidth + f)) / 4 : 0));
   }
 };
 
@@ -92,13 +93,13 @@ class MadeUpFeatures : public models::EmbedPass {
       const float* pixels = batch_.features.at("image").f32() + 2 * i;
       const bool padding = pixels[0] == 0;
       const Images& images = sets_[pixels[1] == sets_[0].set ? 0 : 1];
-      const int64_t e = int64_t(pixels[0]) - 1;
-      EXPECT_TRUE(padding || e == batch_.first_position + i) << images.name;
+      const int64_t e = int64_t(pixels[0]) - 1, position = batch_.first_position + i;
+      EXPECT_TRUE(padding || e == position % images.size) << images.name;
       for (int64_t f = 0; f < kWidth; ++f)
         features.at(0)[i * kWidth + f] = padding ? 1e9f
                                          : images.name == broken_ && e + 1 == images.size
                                              ? NAN
-                                             : images.feature_of(e, f);
+                                             : images.feature_of(e, f, position / images.size);
     }
   }
   int64_t calls = 0;
@@ -118,10 +119,14 @@ struct Work {
   std::string broken = {};       // a set with an image whose features are NaN: "few" or "val"
   int threads = 1;
   std::string journal = {};  // folder; none: nothing is kept
+  int of_node = 1;           // ranks that share memory
 };
 
+// True for kinds that read no training set.
+inline bool reads_one_set(const std::string& kind) { return kind == "rankme" || kind == "lidar"; }
+
 inline eval::EvalOptions options(const std::string& kind, const std::string& keys) {
-  return rig::options(kind, "train_data = \"few\"\n" + keys);
+  return rig::options(kind, (reads_one_set(kind) ? "" : "train_data = \"few\"\n") + keys);
 }
 
 // Returns the result of each rank.
@@ -130,7 +135,8 @@ inline std::vector<eval::Result> evaluate(const std::string& kind, const Work& w
   const data::Dataset train_set = data_set(train), test_set = data_set(test);
   const std::unique_ptr<eval::Evaluator> evaluator = eval::make_evaluator(options(kind, w.keys));
   std::vector<eval::Result> out(static_cast<size_t>(w.ranks));
-  rig::ThreadRanks(w.ranks).run_all([&](comm::Comm& world) {
+  rig::ThreadRanks(w.ranks, w.of_node).run_all([&](comm::Comm& world) {
+    device::Ledger ledger;
     MadeUpFeatures pass(train, test, w.broken);
     std::unique_ptr<eval::Journal> journal;
     if (!w.journal.empty())
@@ -147,7 +153,11 @@ inline std::vector<eval::Result> evaluate(const std::string& kind, const Work& w
                         .interrupted = [&] { return questions++ == w.interrupt_after; },
                         .further = {{"train_data", &train_set}},
                         .journal = journal.get(),
-                        .threads = w.threads});
+                        .threads = w.threads,
+                        .ledger = &ledger});
+    const bool first = world.rank() % w.of_node == 0;
+    EXPECT_EQ(ledger.peak_of("features") > 0, first) << "the first rank of a node counts";
+    EXPECT_EQ(ledger.entries().at("features").now, 0);
   });
   return out;
 }

@@ -185,13 +185,15 @@ TEST(Fewshot, RefusesSetsThatCannotServe) {
     MadeUpFeatures pass(images, images);
     try {
       rig::ThreadRanks(1).run_all([&](comm::Comm& world) {
+        device::Ledger ledger;
         evaluator->run({.world = world,
                         .dataset = set,
                         .loader = {},
                         .batch = 4,
                         .pass = &pass,
                         .forward = rig::forward,
-                        .further = {{"train_data", &set}}});
+                        .further = {{"train_data", &set}},
+                        .ledger = &ledger});
       });
       ADD_FAILURE() << "label " << label << " was accepted";
     } catch (const base::Error& e) {

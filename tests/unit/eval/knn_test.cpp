@@ -2,7 +2,7 @@
 // Tests votes of nearest neighbours against a plain sort of all similarities.
 #include <gtest/gtest.h>
 
-#include "eval/neighbours.hpp"
+#include "eval/features/neighbours.hpp"
 #include "feature_rig.hpp"
 
 namespace knn {

@@ -86,6 +86,7 @@ class MadeUpPairs : public models::PairScorePass {
             image < 0 ? 1e9 : likelihood_(image, texts.ids.data() + t * texts.length, texts.length);
     }
   }
+  int64_t examples() const { return batch_.examples; }
   int64_t calls = 0;
 
  private:
@@ -93,17 +94,36 @@ class MadeUpPairs : public models::PairScorePass {
   mutable models::HostBatch batch_;
 };
 
+// Scores a group of texts by the mean of such numbers, as a model with embeddings does.
+class MadeUpCosines : public MadeUpPairs {
+ public:
+  using MadeUpPairs::MadeUpPairs;
+  models::PairScore kind() const override { return models::PairScore::cosine; }
+  void begin() override { ++begun; }
+  void run(nn::Context& ctx, const models::Inputs& inputs, const models::TextList& texts,
+           double* scores) override {
+    EXPECT_EQ(begun, 1) << "one list of texts";
+    std::vector<double> each(size_t(examples() * texts.count()));
+    MadeUpPairs::run(ctx, inputs, texts, each.data());
+    std::fill_n(scores, examples() * columns(texts), 0.0);
+    for (size_t i = 0; i < each.size(); ++i)
+      scores[i / size_t(texts.group)] += each[i] / double(texts.group);
+  }
+  int64_t begun = 0;
+};
+
 // Runs an evaluator on `size` ranks and returns their results. Each rank stops before it runs the
 // model more than `most_calls` times. Rank 0 writes files to the folder, if there is one.
-inline std::vector<eval::Result> evaluate_pairs(const eval::EvalOptions& options,
-                                                const data::Dataset& set, int64_t batch, int size,
-                                                const MadeUpPairs::Likelihood& likelihood,
-                                                int64_t most_calls = 1000000,
-                                                const std::string& folder = "") {
+template <class Pass = MadeUpPairs>
+std::vector<eval::Result> evaluate_pairs(const eval::EvalOptions& options, const data::Dataset& set,
+                                         int64_t batch, int size,
+                                         const MadeUpPairs::Likelihood& likelihood,
+                                         int64_t most_calls = 1000000,
+                                         const std::string& folder = "") {
   std::vector<eval::Result> out(static_cast<size_t>(size));
   TogetherRanks ranks(size);
   ranks.run_all([&](comm::Comm& world) {
-    MadeUpPairs pass(likelihood);
+    Pass pass(likelihood);
     out[size_t(world.rank())] =
         eval::make_evaluator(options)->run({.world = world,
                                             .dataset = set,

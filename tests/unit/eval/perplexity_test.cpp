@@ -26,7 +26,7 @@ struct Setting {
 
 struct Outcome {
   std::vector<eval::Result> results;               // by rank
-  std::map<int64_t, std::vector<int64_t>> images;  // beside each caption, counted from 0
+  std::map<int64_t, std::vector<int64_t>> images;  // by caption, counted from 0
   std::vector<int64_t> calls;                      // of the model, by rank
 };
 

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "cut_rig.hpp"
-#include "models/probe_classifier.hpp"
+#include "models/classes/class_ranker.hpp"
 #include "rig.hpp"
 
 namespace {
@@ -15,25 +15,27 @@ const std::vector<std::string> kHeads = {"low", "mid", "high"};
 double loss_of(int64_t head, int64_t e) { return double(head) + 0.25 * double(e % 9); }
 double rank_of(int64_t head, int64_t e) { return double((e * e + head) % 7); }
 
-class MadeUpHeads : public models::ProbesPass {
+// A pass of the heads high and low, in this order.
+class MadeUpHeads : public models::ClassPass {
  public:
   explicit MadeUpHeads(int64_t examples) : examples_(examples) {}
   std::string name() const override { return "classify"; }
-  std::vector<std::string> probe_names() const override { return kHeads; }
+  int64_t classes() const override { return 7; }
+  kernels::ClassLoss loss() const override { return kernels::ClassLoss::softmax; }
   std::vector<models::InputSpec> inputs() const override { return {}; }
   void prepare(const models::HostBatch& batch, const models::Inputs&) const override {
     batch_ = batch;
   }
-  void run(nn::Context&, const models::Inputs&, double* loss, double* rank) override {
+  void run(nn::Context&, const models::Inputs&, const models::ClassNumbers& to) override {
     ++calls;
     const int64_t n = batch_.examples;
-    for (int64_t h = 0; h < 3; ++h)
+    for (int64_t h : {0, 1})
       for (int64_t i = 0; i < n; ++i) {
         const int64_t e = batch_.features.at("label").i32()[i] - 1;
         const bool padding = batch_.first_position + i >= examples_;
         EXPECT_EQ(e, padding ? -1 : batch_.first_position + i);
-        loss[h * n + i] = padding ? 1e9 : loss_of(h, e);
-        rank[h * n + i] = padding ? 0 : rank_of(h, e);
+        to.loss[h * n + i] = padding ? 1e9 : loss_of(2 - 2 * h, e);
+        to.rank[h * n + i] = padding ? 0 : rank_of(2 - 2 * h, e);
       }
   }
   int64_t calls = 0;
@@ -157,9 +159,8 @@ head = { kind = "mlp", layers = [5] }
   const auto pass = [&](const std::string& keys) {
     return eval::make_pass(rig::options("classification", keys), *probes);
   };
-  EXPECT_NE(dynamic_cast<models::ClassifyPass*>(pass("probe = \"res3\"").get()), nullptr);
-  EXPECT_NE(dynamic_cast<models::ClassScorePass*>(pass("probe = \"res3\"\nmean_ap = true").get()),
-            nullptr);
+  EXPECT_EQ(pass("probe = \"res3\"")->name(), "rank classes of res3");
+  EXPECT_EQ(pass("probe = \"res3\"\nmean_ap = true")->name(), "rank and score classes of res3");
   EXPECT_NE(pass("probe = \"res3\"")->name(), pass("probe = \"flatten\"")->name());
 }
 

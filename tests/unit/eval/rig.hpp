@@ -17,7 +17,7 @@ namespace rig {
 using device::DType;
 
 // Sample i holds its number as an image and as the field `answer`. Numbers begin at 1, so padding
-// (all zero) is no sample.
+// (all zero) is not a sample.
 class Numbers : public data::Source {
  public:
   Numbers(std::string answer, int64_t size) : answer_(std::move(answer)), size_(size) {}
@@ -102,8 +102,7 @@ inline void forward(const std::function<void(const models::Inputs&)>& prepare,
   const std::unique_ptr<comm::Comm> alone = comm::make_plan_comm(1);
   comm::Mesh mesh = comm::make_plan_mesh({1, 1}, *alone);
   shard::WeightStore weights({layout, mesh, queue, ledger}, 0);
-  nn::Context ctx{
-      .queue = queue, .arena = arena, .weights = weights, .gradients = nullptr, .batch = 1};
+  nn::Context ctx{{.queue = queue, .arena = arena}, {.weights = weights}, {.batch = 1}, {}};
   prepare(models::Inputs{});
   run(ctx, models::Inputs{});
 }

@@ -239,7 +239,7 @@ TEST(Scoring, ConfusionsOfAThousandClassesStaySmall) {
   EXPECT_EQ(rows.at(999).at("wrong").at(0), (nlohmann::json{0, 1}));
 }
 
-// "cow" is there twice: class 2 comes before class 5, which can only be second.
+// "cow" occurs twice: class 2 comes before class 5, which can only be second.
 TEST(Scoring, AmongEqualClassesTheFirstWins) {
   const data::Dataset set = labelled(7);
   auto cow = [](int64_t, const int32_t* ids, int64_t length) {
@@ -249,6 +249,41 @@ TEST(Scoring, AmongEqualClassesTheFirstWins) {
       rig::options("scoring", std::string(kClassKeys) + "k = [1, 2]"), set, 2, 1, cow);
   EXPECT_EQ(results[0].values[0].second, 1.0 / 7) << "class 2";
   EXPECT_EQ(results[0].values[1].second, 2.0 / 7) << "classes 2 and 5";
+}
+
+// A model with embeddings scores the prompts of a class together.
+TEST(Scoring, CosinesAreThoseOfWholeClasses) {
+  for (const bool prior : {false, true}) {
+    const Rules rules{.prompts = {"my {}", "{}!"}, .prior = prior};
+    constexpr int64_t kImages = 40;
+    std::vector<std::vector<double>> scores;
+    for (int64_t e = 0; e < kImages; ++e)
+      for (const std::string& name : kClasses) {
+        double mean = 0;
+        for (const std::string& prompt : rules.prompts)
+          mean += pair_likelihood(
+                      e, ids_of(std::string(prompt).replace(prompt.find("{}"), 2, name)).data(),
+                      kTextLength) /
+                  2;
+        if (name == kClasses[0]) scores.emplace_back();
+        scores.back().push_back(mean);
+      }
+    std::vector<double> priors(size_t(kNames), 0.0);
+    for (const auto& row : scores)
+      for (size_t c = 0; prior && c < row.size(); ++c) priors[c] += row[c] / double(kImages);
+    double hits = 0;
+    for (int64_t e = 0; e < kImages; ++e) {
+      size_t best = 0;
+      for (size_t c = 1; c < priors.size(); ++c)
+        if (scores[size_t(e)][c] - priors[c] > scores[size_t(e)][best] - priors[best] + 1e-12)
+          best = c;
+      hits += best == size_t(Labelled::label(e));
+    }
+    for (const int size : {1, 3})
+      for (const eval::Result& r : rig::evaluate_pairs<rig::MadeUpCosines>(
+               rig::options("scoring", rules.keys()), labelled(kImages), 4, size, pair_likelihood))
+        EXPECT_EQ(r.values[0].second, hits / double(kImages)) << "prior " << prior;
+  }
 }
 
 TEST(Scoring, CutsChangeNothing) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks as threads of one process, for evaluators that exchange more than once.
+// Ranks as threads of one process, for evaluators that exchange more than once. Neighbours may
+// share a node.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +17,8 @@ namespace rig {
 
 class ThreadRanks {
  public:
-  explicit ThreadRanks(int size) : views_(size_t(size)), texts_(views_.size()), barrier_(size) {
+  explicit ThreadRanks(int size, int of_node = 1)
+      : of_node_(of_node), views_(size_t(size)), texts_(views_.size()), barrier_(size) {
     for (int r = 0; r < size; ++r) ranks_.push_back(std::make_unique<Rank>(*this, r));
   }
 
@@ -50,6 +52,21 @@ class ThreadRanks {
       return {};
     }
     void barrier() override { all_.barrier_.arrive_and_wait(); }
+    comm::NodeBuffer node_buffer(device::Ledger& ledger, std::string category,
+                                 int64_t bytes) override {
+      std::shared_ptr<void>& memory = all_.memory_[size_t(rank_ / all_.of_node_)];
+      const bool first = rank_ % all_.of_node_ == 0;
+      if (first) memory = std::make_shared<std::vector<char>>(size_t(bytes), 0);
+      barrier();
+      auto* bytes_of_node = static_cast<std::vector<char>*>(memory.get());
+      comm::NodeBuffer out{
+          {ledger, std::move(category), std::shared_ptr<void>(memory, bytes_of_node->data()),
+           first ? bytes : 0},
+          first,
+          size() <= all_.of_node_};
+      barrier();
+      return out;
+    }
     int64_t min(int64_t v) override { return std::ranges::min(numbers(v)); }
     int64_t max(int64_t v) override { return std::ranges::max(numbers(v)); }
     int64_t max(int64_t v, bool& alike) override {
@@ -95,8 +112,10 @@ class ThreadRanks {
     barrier_.arrive_and_wait();
   }
 
+  int of_node_;
   std::vector<device::View> views_;
   std::vector<std::string> texts_;
+  std::vector<std::shared_ptr<void>> memory_ = std::vector<std::shared_ptr<void>>(views_.size());
   std::barrier<> barrier_;
   std::vector<std::unique_ptr<Rank>> ranks_;
 };

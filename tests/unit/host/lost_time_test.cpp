@@ -74,7 +74,7 @@ TEST_F(LostTimeFiles, WhatTheSystemDoesNotTellIsZero) {
   EXPECT_LT(seconds.memory, 1);
 }
 
-// Reads the files of this system; little time passes between the two looks.
+// Reads the files of this system; little time passes between the two readings.
 TEST(LostTime, OfThisMachine) {
   if (::access(fmt::format("/proc/self/task/{}/schedstat", ::syscall(SYS_gettid)).c_str(), R_OK))
     GTEST_SKIP() << "needs the schedstat of threads, which is not here";

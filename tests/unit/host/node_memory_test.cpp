@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests what is read of the node's memory.
+// Tests what the program reads about the node's memory.
 #include "host/node_memory.hpp"
 
 #include <gtest/gtest.h>

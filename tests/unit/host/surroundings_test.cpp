@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests what is kept of a process's surroundings.
+// Tests the facts that are recorded about a process and its machine.
 #include "host/surroundings.hpp"
 
 #include <gtest/gtest.h>

@@ -6,6 +6,7 @@
 #include <hdf5.h>
 
 #include <filesystem>
+#include <future>
 
 namespace {
 
@@ -79,6 +80,66 @@ TEST_F(Rows, numbers_are_converted) {
   int64_t whole[2];
   rows.read<int64_t>(0, whole);
   EXPECT_EQ(whole[1], 2);
+}
+
+// Rows that are stored as they are in memory are read by their place in the file, without HDF5's
+// lock. Other rows wait for it.
+TEST_F(Rows, threads_read_rows_at_the_same_time) {
+  const std::string path = directory_ + "/places.h5";
+  hid_t create = H5Pcreate(H5P_FILE_CREATE);
+  H5Pset_userblock(create, 1024);  // every place in the file moves by that
+  hid_t h5 = H5Fcreate(path.c_str(), H5F_ACC_TRUNC, create, H5P_DEFAULT);
+  std::vector<float> floats(12);
+  std::vector<int64_t> whole(12);
+  std::vector<uint64_t> large(12);
+  std::vector<uint8_t> bytes(12);
+  for (size_t i = 0; i < 12; ++i) {
+    floats[i] = float(i) / 8;
+    whole[i] = -int64_t(i) << 40;
+    large[i] = ~uint64_t(i);
+    bytes[i] = uint8_t(200 + i);
+  }
+  put(h5, "f", H5T_IEEE_F32LE, H5T_NATIVE_FLOAT, {4, 3}, floats.data());
+  put(h5, "i", H5T_STD_I64LE, H5T_NATIVE_INT64, {4, 3}, whole.data());
+  put(h5, "u", H5T_STD_U64LE, H5T_NATIVE_UINT64, {4, 3}, large.data());
+  put(h5, "b", H5T_STD_U8LE, H5T_NATIVE_UINT8, {4, 3}, bytes.data());
+  put(h5, "other", H5T_STD_I16BE, H5T_NATIVE_UINT8, {4, 3}, bytes.data());
+  H5Fclose(h5);
+  H5Pclose(create);
+
+  io::H5File file = io::H5File::open(path);
+  H5Rows f(file, "/f"), i(file, "/i"), u(file, "/u"), b(file, "/b"), other(file, "/other");
+  std::vector<float> a(3);
+  std::vector<int64_t> c(3);
+  std::vector<uint64_t> d(3);
+  std::vector<uint8_t> e(3), g(3);
+  std::future<void> waits;
+  std::vector<uint8_t> list(5);
+  H5Rows(io::H5File::open(path_), "/lists").read_bytes(0, 5, [&](size_t) {  // holds the lock
+    std::async(std::launch::async, [&] {
+      f.read<float>(2, a);
+      i.read<int64_t>(3, c);
+      u.read<uint64_t>(0, d);
+      b.read<uint8_t>(1, e);
+    }).get();
+    waits = std::async(std::launch::async, [&] { other.read<uint8_t>(1, g); });
+    EXPECT_EQ(waits.wait_for(std::chrono::milliseconds(50)), std::future_status::timeout);
+    return list.data();
+  });
+  waits.get();
+  EXPECT_EQ(a, (std::vector<float>{6 / 8.f, 7 / 8.f, 1}));
+  EXPECT_EQ(c, (std::vector<int64_t>{-9ll << 40, -10ll << 40, -11ll << 40}));
+  EXPECT_EQ(d, (std::vector<uint64_t>{~0ull, ~1ull, ~2ull}));
+  EXPECT_EQ(e, (std::vector<uint8_t>{203, 204, 205}));
+  EXPECT_EQ(g, e);
+  // The other types of a number are converted.
+  b.read<int64_t>(3, c);
+  EXPECT_EQ(c, (std::vector<int64_t>{209, 210, 211}));
+  i.read<float>(1, a);
+  EXPECT_EQ(a[0], -3 * 0x1p40f);
+  // A file that has lost its end since it was opened.
+  std::filesystem::resize_file(path, 1200);
+  EXPECT_NE(failure([&] { b.read<uint8_t>(3, e); }).find("more were expected"), std::string::npos);
 }
 
 TEST_F(Rows, lengths_are_limited) {

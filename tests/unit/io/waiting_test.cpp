@@ -55,7 +55,7 @@ TEST_F(Waiting, LinesAreWrittenWhenThereIsRoom) {
   EXPECT_EQ(lines.length(), 10);
 }
 
-// The disk accepts a part of a line, which does not stay.
+// The disk accepts a part of a line. This part must not stay in the file.
 TEST_F(Waiting, LinesAreNeverCut) {
   std::signal(SIGXFSZ, SIG_IGN);
   io::WaitingLines lines(path("a.tsv"));

@@ -114,8 +114,8 @@ TEST_F(AttemptLogTest, NothingCountsTwiceWhenARunGoesBackFurther) {
   EXPECT_EQ(log.starts()[1].how, "stopped");
   EXPECT_EQ(log.starts()[1].exit, 75);
   EXPECT_DOUBLE_EQ(log.starts()[1].end_s, 1016);
-  // The checkpoint of step 8 is damaged, say. All of the second start is done again, and what the
-  // first one did after step 4 stays as it was.
+  // Suppose that the checkpoint of step 8 is damaged. All of the second start is done again, and
+  // what the first one did after step 4 stays as it was.
   EXPECT_NEAR(log.goes_on({"checkpoint", 1, 4, 5.1}), 4.5 + 4, 1e-6);
   EXPECT_NEAR(log.redone_s(), 4, 1e-6);
   log.continues(3);
@@ -201,7 +201,7 @@ TEST_F(AttemptLogTest, KeepsFacts) {
     EXPECT_EQ(log.facts_before(), nullptr);
     log.has({{"env.A", "x\xff"}, {"mesh", "2 x 1"}});
   }
-  { AttemptLog log(folder_, {}, 1100, "n", 2); }  // it ends before it has any
+  { AttemptLog log(folder_, {}, 1100, "n", 2); }  // this start ends before it has facts
   AttemptLog log(folder_, {}, 1200, "n", 2);
   ASSERT_NE(log.facts_before(), nullptr);
   EXPECT_EQ(log.facts_before()->at("mesh"), "2 x 1");

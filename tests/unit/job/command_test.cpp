@@ -60,11 +60,11 @@ TEST(Command, SignalsAreClean) {
   sigaddset(&blocked, SIGTERM);
   pthread_sigmask(SIG_BLOCK, &blocked, &before);
   const auto ignored = ::signal(SIGUSR2, SIG_IGN);
-  // The C library ignores two signals of its own, 32 and 33, in what it starts.
+  // The C library of Debian 12 ignores two signals of its own, 32 and 33, in what it starts.
   const Ran r = ran({.text = "grep -E 'Sig(Blk|Ign)' /proc/self/status | cut -f 2 | cut -c 9-"});
   ::signal(SIGUSR2, ignored);
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  EXPECT_EQ(r.output, "00000000\n80000000\n");
+  EXPECT_TRUE(r.output == "00000000\n80000000\n" || r.output == "00000000\n00000000\n") << r.output;
 }
 
 TEST(Command, TermAtTheLimitThenKill) {

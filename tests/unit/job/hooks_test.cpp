@@ -18,8 +18,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A run directory. Hooks write what they are told to the file "told", and the first one waits for
-// the file "gate".
+// A run directory. Hooks append their input to the file "told". The hook of the start waits for the
+// file "gate".
 struct HooksTest : testing::Test {
   const std::string run =
       (fs::temp_directory_path() / fmt::format("hooks_{}", ::getpid())).string();

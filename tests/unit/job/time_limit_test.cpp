@@ -144,7 +144,7 @@ TEST_F(TimeLimitTest, SchedulerChangesTheLimit) {
   EXPECT_EQ(count(testing::internal::GetCapturedStdout(), "(slurm has changed the limit)"), 3);
 }
 
-// Answers in whole seconds, or minutes, are no change. The earliest end counts.
+// Rounding of answers to whole seconds or minutes is not a change. The earliest end counts.
 TEST_F(TimeLimitTest, AnswersThatDifferByLittle) {
   options.wall_time = "auto";
   options.margin_s = 0;
@@ -309,8 +309,8 @@ TEST_F(PbsTest, ChangedLimitIsSeenOnce) {
   EXPECT_EQ(count(lines, "(pbs has changed the limit)"), 1) << lines;
 }
 
-// A start time that becomes known later is no change of the limit. A small change of the limit is
-// one.
+// A start time that becomes known later is not a change of the limit. A small change of the limit
+// is.
 TEST_F(PbsTest, LaterKnowledgeIsNoChange) {
   options.margin_s = 25;
   job = {.begin_s = kBegin_s - 60,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which rank a job that stands still waits for.
+// Tests which rank a job without progress waits for.
 #include "job/verdict.hpp"
 
 #include <gtest/gtest.h>
@@ -124,7 +124,7 @@ TEST(Verdict, IfAllWaitInOneExchangeNobodyIsNamed) {
   EXPECT_TRUE(has(v, "all ranks wait in all_reduce")) << v.text;
 }
 
-// A rank that polls in its newest call, of those from `first` on.
+// A rank that polls in its newest call. Its calls are numbered from `first`.
 Flight calls(uint64_t first, std::vector<std::string> texts) {
   Flight f = waiting(first + texts.size() - 1, texts.back());
   for (size_t i = 0; i < texts.size(); ++i)
@@ -139,7 +139,7 @@ TEST(Verdict, ARankThatIsStuckInACallIsNamed) {
   const job::Verdict v = job::find_culprit(ranks(flights), 30);
   EXPECT_EQ(v.rank, 2);
   EXPECT_TRUE(has(v, "has not come back from its call for 30 s: all_reduce of fsdp")) << v.text;
-  flights[0].main_ran_ppm = 30;  // two that rest prove nothing
+  flights[0].main_ran_ppm = 30;  // with two resting ranks, no rank is named
   EXPECT_EQ(job::find_culprit(ranks(flights), 30).rank, -1);
 }
 

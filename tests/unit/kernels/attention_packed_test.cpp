@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests attention over packed rows. Each example must have the bits that it has alone, with its own
-// numbers of queries and keys; on GPUs, the numbers.
+// numbers of queries and keys. On GPUs, results must be close.
 #include "kernels/attention.hpp"
 #include "rig.hpp"
 

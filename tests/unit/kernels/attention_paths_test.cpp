@@ -38,8 +38,8 @@ const Lengths kLengths[] = {
     {"keys that parallel ones lack", 24, 24, Mask::per_example, {24, 3, 9}, {24, 5, 11}},
 };
 
-// Random orders search for races and for work that relies on an order. The tiles of 196 rows have
-// all forms of those of 256, which take half of the time, so only orders in turn have those.
+// Random orders search for races and for work that relies on an order. They leave out 256 rows,
+// which would take half of the time: 196 rows have all forms of their tiles.
 std::vector<Lengths> lengths() {
   const char* order = std::getenv("CUDA_ON_CPU_ORDER");
   std::vector<Lengths> out;
@@ -139,7 +139,7 @@ const Ran& ran_on_gpu(const Lengths& c, int64_t dim, bool narrow, bool own) {
   return all[key] = {std::move(results), path_counts(queue)};
 }
 
-// Expects errors that are small beside all values, by their squares.
+// Expects the norm of all errors to be at most `part` of the norm of all wanted values.
 void expect_near(const std::vector<float>& got, const std::vector<float>& wanted, double part,
                  const char* what) {
   ASSERT_EQ(got.size(), wanted.size());

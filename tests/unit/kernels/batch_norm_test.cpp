@@ -249,7 +249,7 @@ TEST(BatchNorm, BackwardIsTheGradientOfForward) {
   });
 }
 
-// Large results are stored past the caches. Small ones, here those of parts of the rows, are not.
+// Large results are stored past the caches. Small results, here of parts of the rows, are not.
 TEST(BatchNorm, LargeResultsHaveTheBitsOfSmallOnes) {
   if (on_cuda()) GTEST_SKIP() << "only CPUs have two ways to store";
   constexpr int64_t kParts = 3;

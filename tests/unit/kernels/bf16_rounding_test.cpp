@@ -226,8 +226,8 @@ TEST(Bf16Rounding, ProductsByRows) {
 }
 
 // Tests attention with two queries and two keys. Each sum over them is one addition, which rounds
-// alike in any order. Products read rounded values of weights before their division, normalised
-// weights and gradients of scores.
+// alike in any order. Products read rounded values: weights before their division, normalised
+// weights, and gradients of scores.
 struct Attention {
   static constexpr int64_t kBatch = 3, kHeads = 5, kLength = 2, kWidth = 16;
   std::vector<uint8_t> flags = {1, 0, 1};

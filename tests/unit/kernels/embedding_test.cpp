@@ -129,7 +129,7 @@ TEST(Patchify, TakesPatchesInRowColumnChannelOrder) {
       Tensor image(normals(batch * height * width * 3, "image"));
       Tensor patches(batch * rows * columns * patch * patch * 3, 1);
       run(Patchify{patches, image, batch, height, width, patch}, queue);
-      // Rows may lie apart; what is between them stays.
+      // Rows may have gaps between them, whose contents stay.
       const int64_t n = patch * patch * 3, next = n + 4, all = batch * rows * columns;
       Tensor apart(std::vector<float>(size_t(all * next), 9.0f), 1);
       run(Patchify{.patches = apart,

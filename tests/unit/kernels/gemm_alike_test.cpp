@@ -18,7 +18,7 @@ struct AlikeCase {
   int64_t pad = 0;  // leading dimensions minus row lengths
 };
 
-constexpr int64_t kRows = 461;  // of the longest product; no multiple of anything
+constexpr int64_t kRows = 461;  // of the longest product; prime
 
 // All rows of the operands of a case.
 struct AlikeRows {
@@ -126,7 +126,7 @@ TEST(GemmAlike, RowsDoNotDependOnTheirNumber) {
   seams::force_bf16_emulation(false);
 }
 
-// The numbers themselves: those of a queue whose rows may differ, within rounding.
+// The results equal those of a plain queue up to rounding.
 TEST(GemmAlike, IsTheProduct) {
   if (on_cuda()) GTEST_SKIP() << "rows are alike on CPUs alone";
   const int64_t m = 150, n = 40, k = 70;

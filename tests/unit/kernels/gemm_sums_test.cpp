@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests sums over the rows of a product's b: the gradient of a bias beside that of its kernel.
+// Tests sums over the rows of a product's b: the gradient of a bias, computed with the gradient of
+// its kernel.
 #include "kernels/gemm.hpp"
 #include "narrow_type.hpp"
 

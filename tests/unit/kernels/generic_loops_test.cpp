@@ -55,8 +55,8 @@ void expect_equal(const char* what, int64_t count, const F& run) {
 float value(float x) { return x; }
 float value(uint16_t x) { return __builtin_bit_cast(float, uint32_t{x} << 16); }
 
-// The same, where the compiler chooses what it fuses: the elements may differ by this share of the
-// largest one.
+// Like expect_equal, for loops in which the compiler chooses what it fuses. The elements may differ
+// by this share of the largest one.
 template <class Out, class F>
 void expect_near(const char* what, int64_t count, float share, const F& run) {
   std::vector<Out> expected(size_t(count), Out{}), found(size_t(count), Out{});

@@ -20,7 +20,7 @@ struct GroupSizes {
   int64_t images, rows, columns, groups;
   int64_t count() const { return images * rows * columns; }
   int64_t values() const { return rows * columns / groups; }  // that share statistics
-  // The group of an element, among those of all images.
+  // The group of an element, counted over the groups of all images.
   int64_t group_of(int64_t i) const {
     return i / (rows * columns) * groups + i % columns / (columns / groups);
   }

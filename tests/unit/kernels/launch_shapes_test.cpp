@@ -83,7 +83,8 @@ TEST(LaunchShapes, EmbeddingPlanHasRoomForAnyIds) {
     }
 }
 
-// Every element of a view lies in one tile, in the row and column that the tile's numbers say.
+// Every element of a view is in exactly one tile, in the row and column that the tile's numbers
+// give.
 TEST(LaunchShapes, AdafactorTilesCoverAView) {
   for (const Factored& s : {Factored{1, 70, 3, 64, 1, true},
                             {2, 130, 1, 256, 1, false},

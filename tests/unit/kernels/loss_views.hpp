@@ -11,6 +11,7 @@
 #include "kernels/loss_state.hpp"
 #include "kernels/memory_bank.hpp"
 #include "kernels/nce_terms.hpp"
+#include "kernels/pair_sigmoid.hpp"
 #include "kernels/sinkhorn.hpp"
 #include "kernels/transpose_positions.hpp"
 #include "kernels/view_xent.hpp"
@@ -49,6 +50,9 @@ inline Views views(kernels::NceTotals& a) { return {&a.total, &a.logits}; }
 inline Views views(kernels::NceConstant& a) { return {&a.constant, &a.total}; }
 inline Views views(kernels::NceTerms& a) {
   return {&a.logits, &a.loss, &a.constant, &a.loss_scale};
+}
+inline Views views(kernels::PairSigmoid& a) {
+  return {&a.cosines, &a.t, &a.b, &a.loss, &a.dt, &a.db, &a.loss_scale};
 }
 
 }  // namespace rig

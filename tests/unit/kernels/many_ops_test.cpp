@@ -331,7 +331,7 @@ TEST(ManyOps, Cast) {
   });
 }
 
-// Neighbours share the scratch while it has room. Every op is in one run of them, in order.
+// Consecutive ops share the scratch while it has room. Each op is in one such run, in order.
 TEST(ManyOps, ScratchIsShared) {
   View sum{nullptr, DType::f64, 1}, x{nullptr, DType::f32, 0};
   const auto op = [&](size_t bytes) {

@@ -29,6 +29,7 @@
 #include "kernels/gemm.hpp"
 #include "kernels/group_norm.hpp"
 #include "kernels/layer_norm.hpp"
+#include "kernels/layer_scale.hpp"
 #include "kernels/lion_update.hpp"
 #include "kernels/loss_scale.hpp"
 #include "kernels/loss_sums.hpp"
@@ -75,6 +76,12 @@ inline Views views(kernels::LayerNormForward& a) {
 }
 inline Views views(kernels::LayerNormBackward& a) {
   return {&a.dx, &a.dscale, &a.dbias, &a.dy, &a.x, &a.mean, &a.rstd, &a.scale, &a.rounded, &a.sums};
+}
+inline Views views(kernels::LayerScaleForward& a) {
+  return {&a.y, &a.residual, &a.x, &a.scale, &a.factor};
+}
+inline Views views(kernels::LayerScaleBackward& a) {
+  return {&a.dx, &a.dscale, &a.dy, &a.x, &a.scale, &a.factor};
 }
 inline Views views(kernels::GeluForward& a) { return {&a.y, &a.x}; }
 inline Views views(kernels::GeluBackward& a) { return {&a.dx, &a.dy, &a.x}; }

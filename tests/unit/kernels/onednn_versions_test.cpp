@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Descriptions of oneDNN's primitives, which its versions make in different ways.
+// Tests descriptions of oneDNN's primitives, which differ between versions of oneDNN.
 #include "kernels/cpu/onednn_versions.hpp"
 
 #include <gtest/gtest.h>

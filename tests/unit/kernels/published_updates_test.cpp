@@ -124,7 +124,7 @@ TEST(PublishedUpdates, RmspropDividesBeforeMomentum) {
       SCOPED_TRACE(testing::Message() << momentum << " " << centred);
       Job job(1001);
       auto mu = normals(1001, "m"), square = normals(1001, "v"), mean = normals(1001, "c");
-      // A mean of squares is at least the square of the mean, but for rounding.
+      // A mean of squares is at least the square of the mean, up to rounding.
       for (size_t i = 0; i < mean.size(); ++i)
         square[i] = square[i] * square[i] + mean[i] * mean[i];
       const auto mu0 = mu, square0 = square, mean0 = mean;
@@ -313,7 +313,7 @@ TEST(PublishedUpdates, RowsOfUnitLength) {
   for (auto [rows, width] : {std::pair<int64_t, int64_t>{1, 1}, {3, 7}, {40, 33}, {9, 2049}}) {
     const int64_t n = rows * width;
     const auto x0 = normals(n, "x");
-    // The matrix lies in parts that cut rows, and each part writes the sums of its own rows.
+    // The matrix is divided into parts that cut rows. Each part writes the sums of its own rows.
     for (std::vector<int64_t> ends :
          {std::vector<int64_t>{n}, std::vector<int64_t>{n / 3, n / 2, n}}) {
       auto x = x0;

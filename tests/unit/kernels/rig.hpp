@@ -31,7 +31,7 @@ using device::View;
 using kernels::Write;
 
 // Numbers are pure functions of (name, index), so tests do not depend on each other's order. Most
-// tests ask for the same ones again, and drawing them takes longer than many an op, so they stay.
+// tests use the same numbers again, and drawing them takes longer than many ops, so they are kept.
 inline std::vector<float> normals(int64_t count, const std::string& name, double scale = 1,
                                   double shift = 0) {
   thread_local std::map<std::string, std::vector<double>> drawn;

@@ -415,7 +415,7 @@ TEST(UpdateOps, LossScaleMoves) {
   step(0, true, {0x1p100f, 1, 1}, {0x1p100f, 0, 0x1p100f});
 }
 
-// A decision in memory replaces the numbers. If it is not to apply the step, weights and state
+// A decision in memory replaces the numbers. If the decision rejects the step, weights and state
 // stay.
 TEST(UpdateOps, DecisionsInMemory) {
   const int64_t n = 20001;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests a whole pass with bf16 operands. With and without bf16 instructions the same values are
 // rounded, and only f32 sums may have another order. A sum that is off by its last bit changes a
-// rounding now and then. The resulting change must be small beside the change by rounding itself. A
-// missing rounding point would change as much as rounding does.
+// rounding now and then. The resulting change must be small compared with the change by rounding
+// itself. A missing rounding point would change as much as rounding does.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -8,6 +8,7 @@
 #include <map>
 #include <set>
 
+#include "models/trunks/convolutional/resnet.hpp"
 #include "rig.hpp"
 
 namespace {
@@ -155,18 +156,24 @@ TEST(TextRows, HaveOneOfAFewSizes) {
   }
 }
 
-// The derivative along the gradient is the gradient's norm. Each tensor is checked by fourth-order
-// differences.
-TEST(Cappa, GradientsAgainstDifferences) {
-  models::CappaOptions o = rig::small_options();
-  o.label_smoothing = 0.1;
-  rig::World world(o, 8);
+// Shakes the weights, and returns the gradients of a batch of 8 by path.
+std::map<std::string, Floats> gradients_of(rig::World& world, const models::CappaOptions& o) {
   shake(world);
   prepare(world, rig::MadeBatch(o, 8), 8);
   world.forward_backward();
   std::map<std::string, Floats> gradients;
   for (const shard::Parameter& p : world.stores.layout.parameters())
     gradients[p.path] = world.stores.gradient_values(p.path);
+  return gradients;
+}
+
+// The derivative along the gradient is the gradient's norm. Each tensor is checked by fourth-order
+// differences.
+TEST(Cappa, GradientsAgainstDifferences) {
+  models::CappaOptions o = rig::small_options();
+  o.label_smoothing = 0.1;
+  rig::World world(o, 8);
+  const std::map<std::string, Floats> gradients = gradients_of(world, o);
   for (const auto& [path, gradient] : gradients) {
     const double norm = one_rank::norm_of(gradient);
     if (path.ends_with("key/bias")) {
@@ -180,6 +187,35 @@ TEST(Cappa, GradientsAgainstDifferences) {
     });
     EXPECT_NEAR(slope, norm, 2e-3 * norm + 2e-5) << path;
   }
+}
+
+// A decoder that reads the positions of a ResNet's last map.
+TEST(Cappa, GradientsOnAResnetAgainstDifferences) {
+  models::CappaOptions o = rig::small_options();
+  o.image_size = 32;
+  auto resnet = std::make_shared<models::ResnetTrunkOptions>();
+  resnet->config = {.blocks = {1, 1, 1, 1},
+                    .bottleneck = false,
+                    .width = 8,
+                    .layer4_stride = 1,
+                    .norm = models::ResnetNorm::group,
+                    .norm_groups = 4};
+  o.trunk = models::TrunkOptions{"resnet", resnet};
+  rig::World world(o, 8);
+  const std::map<std::string, Floats> gradients = gradients_of(world, o);
+  int64_t of_trunk = 0;
+  for (const auto& [path, gradient] : gradients) {
+    if (!path.starts_with("trunk/")) continue;
+    ++of_trunk;
+    const double norm = one_rank::norm_of(gradient);
+    ASSERT_GT(norm, 1e-5) << path;
+    // Steps are short, so that few ReLUs change sides.
+    const double slope = one_rank::slope_along(gradient, world.weight(path), 0.001, [&] {
+      return world.forward_backward()[Cappa::Sums::loss] / 8;
+    });
+    EXPECT_NEAR(slope, norm, 0.03 * norm + 2e-4) << path;
+  }
+  EXPECT_GT(of_trunk, 20);
 }
 
 TEST(Cappa, RecomputeChangesNoBit) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests the choice of tokens on made-up models, whose logits are a function of all tokens before:
 // greedy and beam search against plain loops and all captions, sampling against probabilities.
-#include "models/caption_search.hpp"
+#include "models/captions/caption_search.hpp"
 
 #include <gtest/gtest.h>
 
@@ -173,8 +173,8 @@ TEST(CaptionSearch, WideBeamFindsTheBestOfAllCaptions) {
     }
 }
 
-// A short caption has ended, and the other one is behind. It wins by the divisor of its full length
-// alone, so the search may not end before.
+// A short caption has ended with the larger likelihood. The longer caption wins only by the divisor
+// of its full length, so the search may not end before.
 TEST(CaptionSearch, ALongCaptionWinsByItsLength) {
   const float end = float(std::log(0.55)), on = float(std::log(0.45));
   const Logits model = [&](int64_t, const Tokens& before) {
@@ -266,8 +266,8 @@ TEST(CaptionSearch, SamplesKeepAsManyTokensAsAskedFor) {
   }
 }
 
-// Each position of a text has a draw of its own, so pairs of tokens are as frequent as independence
-// says.
+// Each position of a text has a draw of its own, so pairs of tokens are as frequent as those of
+// independent tokens.
 TEST(CaptionSearch, SamplesOfTwoPositionsAreIndependent) {
   constexpr int64_t kDraws = 20000;
   const Logits equal = [](int64_t, const Tokens&) { return std::vector<float>{0, -99, 0}; };

@@ -7,7 +7,7 @@
 #include <numeric>
 #include <set>
 
-#include "models/caption_attention.hpp"
+#include "models/decoders/caption_attention.hpp"
 #include "rig.hpp"
 #include "tests/golden_runner/decode_pass.hpp"
 #include "tests/unit/optim/golden_file.hpp"
@@ -155,7 +155,7 @@ TEST(Captions, OfABeamScoreAsTheModelDoes) {
   EXPECT_GT(better, 8);
 }
 
-// The captions beside an image, how many there are and when they end change no bit of it.
+// Other captions of the batch, their number and their ends change no bit of an image's caption.
 TEST(Captions, DependOnTheirImageAlone) {
   const models::CappaOptions o = rig::small_options();
   const int64_t pixels = o.height() * o.width() * 3;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests what classifiers are trained to (ssl.md 3.3): labels and targets that are not known, the
 // two kinds of smoothing, mixes, gradients against differences, and refusals.
-#include "models/class_objective.hpp"
+#include "models/classes/class_objective.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests the classifier: gradients against differences for every pooling, loss against a naive
 // reference, mixup, policies, bytes.
-#include "models/classifier.hpp"
+#include "models/classes/classifier.hpp"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 
 #include "kernels/loss_sums.hpp"
 #include "kernels/mix_images.hpp"
-#include "models/vit_trunk.hpp"
+#include "models/trunks/vit_options.hpp"
 #include "one_rank.hpp"
 
 namespace {
@@ -61,7 +61,7 @@ class World {
       : model(options, {.recompute = base::value_of(models::kRecomputeNames, recompute)}),
         stores(model.parameters(), model.blocks(),
                {.batch = batch, .slices = slices, .operands = operands}),
-        inputs(stores.make_inputs(model.inputs(true))),
+        inputs(stores.make_inputs(model.inputs())),
         sums_(size_t(slices) * Columns::count) {
     stores.make_arena_for([&](nn::Context& train, nn::Context& forward) {
       train_->run(train, inputs, batch, sums());
@@ -83,21 +83,15 @@ class World {
   }
   double loss() { return forward_backward()[Columns::loss] / double(stores.batch()); }
   void classify(const Batch& batch, double* loss, double* rank) {
-    nn::Context ctx = stores.context(false);
-    classify_->prepare(batch.host(), inputs);
-    classify_->run(ctx, inputs, loss, rank);
+    Floats scores(size_t(stores.batch() * model.num_classes()));
+    run_classify(batch, {loss, rank, scores.data()});
   }
   // Returns the logits of images without mixup.
   std::vector<double> logits(const Batch& batch) {
     const int64_t examples = stores.batch();
-    Floats out(size_t(examples * model.num_classes())), loss(static_cast<size_t>(examples));
-    std::vector<int32_t> ranks(static_cast<size_t>(examples));
-    nn::Context ctx = stores.context(false);
-    classify_->prepare(batch.host(), inputs);
-    models::ClassifierModel::State state;
-    model.classify(ctx, inputs, device::view(loss.data(), examples),
-                   device::view(ranks.data(), examples), state,
-                   device::view(out.data(), int64_t(out.size())));
+    Floats out(size_t(examples * model.num_classes()));
+    std::vector<double> loss(static_cast<size_t>(examples)), rank(loss);
+    run_classify(batch, {loss.data(), rank.data(), out.data()});
     return {out.begin(), out.end()};
   }
   Floats pre_logits(const Batch& batch) {
@@ -120,9 +114,14 @@ class World {
   models::Inputs inputs;
 
  private:
+  void run_classify(const Batch& batch, const models::ClassNumbers& to) {
+    nn::Context ctx = stores.context(false);
+    classify_->prepare(batch.host(), inputs);
+    classify_->run(ctx, inputs, to);
+  }
   View sums() { return {sums_.data(), DType::f64, int64_t(sums_.size())}; }
   std::unique_ptr<models::TrainPass> train_ = model.make_train_pass();
-  std::unique_ptr<models::ClassifyPass> classify_ = model.make_classify_pass();
+  std::unique_ptr<models::ClassPass> classify_ = model.make_class_pass({.scores = true});
   std::vector<double> sums_;
 };
 
@@ -287,7 +286,7 @@ TEST(Classifier, ClassifiesImagesAsTheyAre) {
   }
 }
 
-// Names and shapes are those of big_vision's ViT, under "encoder/" except for the head.
+// Parameters have the names and shapes of big_vision's ViT, under "encoder/" except for the head.
 // The vector before the head must give the logits that the classifier gives.
 TEST(Classifier, EmbedsImagesAsItsHeadSeesThem) {
   for (const char* pool : {"gap", "tok", "map"}) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checks a loss of embeddings against its definition in double, and its gradients against
-// differences of it. However the examples are cut into passes of equal slices, loss, gradients and
-// states have the same bits.
+// differences of this definition. Loss, gradients and states must have the same bits for every cut
+// of the examples into passes of equal slices.
 #pragma once
 
 #include <algorithm>
@@ -36,6 +36,7 @@ struct Outcome {
   std::vector<Floats> terms;
   std::vector<Floats> gradients;
   std::vector<Floats> states;
+  std::vector<Floats> parameters;  // by parameter: the parts of its gradient, by example
 };
 
 inline Outcome run_loss(const Subject& s, Cuts cuts, std::unique_ptr<Bench>* keep = nullptr) {
@@ -53,6 +54,7 @@ inline Outcome run_loss(const Subject& s, Cuts cuts, std::unique_ptr<Bench>* kee
   for (const Floats& v : inputs) out.gradients.emplace_back(v.size(), NAN);
   out.losses.assign(size_t(kExamples), NAN);
   std::vector<Floats> terms(loss->terms().size(), Floats(size_t(kExamples), NAN));
+  std::vector<Floats> parameters(loss->parameters().size(), Floats(size_t(kExamples), NAN));
   models::StepEmbeddings step{.examples = kExamples,
                               .views = s.in.views,
                               .teacher_views = s.in.teacher_views,
@@ -73,6 +75,7 @@ inline Outcome run_loss(const Subject& s, Cuts cuts, std::unique_ptr<Bench>* kee
     for (Floats& t : teacher) part.teacher.push_back(rows(t));
     part.loss = rows(out.losses);
     for (Floats& t : terms) part.terms.push_back(rows(t));
+    for (Floats& p : parameters) part.parameters.push_back(rows(p));
     auto places = [&](const std::vector<int32_t>& all) {
       const int64_t each = int64_t(all.size()) / kExamples;
       return device::view(all.data() + m * n * each, n * each);
@@ -90,6 +93,7 @@ inline Outcome run_loss(const Subject& s, Cuts cuts, std::unique_ptr<Bench>* kee
       out.states.emplace_back(v.f32(), v.f32() + v.count);
     }
   out.terms = terms;
+  out.parameters = parameters;
   if (keep) *keep = std::move(bench);
   return out;
 }
@@ -116,6 +120,7 @@ inline void check_loss(Subject s) {
     EXPECT_EQ(again.losses, sliced.losses) << cuts.passes << " passes";
     EXPECT_EQ(again.gradients, sliced.gradients) << cuts.passes << " passes";
     EXPECT_EQ(again.states, sliced.states) << cuts.passes << " passes";
+    EXPECT_EQ(again.parameters, sliced.parameters) << cuts.passes << " passes";
   }
   for (const size_t o : s.varied)
     expect_close({sliced.gradients[o].begin(), sliced.gradients[o].end()},

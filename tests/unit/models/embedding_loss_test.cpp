@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checks the losses of embeddings against their definitions in ssl.md 3 (embedding_loss_rig.hpp).
 #include "embedding_loss_rig.hpp"
-#include "models/head_kinds.hpp"
+#include "models/heads/head_kinds.hpp"
 
 namespace {
 namespace embedding_loss_test {
@@ -9,13 +9,14 @@ namespace embedding_loss_test {
 using namespace embedding_rig;
 
 TEST(EmbeddingLoss, Simclr) {
-  for (auto [views, group] : {std::pair<int64_t, int64_t>{2, 0}, {3, 0}, {2, 4}, {3, 2}}) {
+  for (const auto& shape : {std::pair<int64_t, int64_t>{2, 0}, {3, 0}, {2, 4}, {3, 2}}) {
+    const int64_t views = shape.first, group = shape.second;
     Tensors in{
         .views = views, .widths = {5}, .outputs = {numbers(kExamples * views * 5, "simclr")}};
     const models::SimclrLossOptions options{.temperature = 0.25, .negative_group = group};
     check_loss({fmt::format("{} views, groups of {}", views, group),
                 [=](auto&) { return models::make_simclr_loss(options); }, in,
-                [views = views, group = group](const Tensors& t, Bench&) {
+                [=](const Tensors& t, Bench&) {
                   const int64_t n = kExamples * views;
                   std::vector<Doubles> u;
                   for (int64_t r = 0; r < n; ++r) u.push_back(unit(row_of(t.outputs[0], r, 5)));

@@ -80,19 +80,14 @@ class Bench {
     weights_.publish(true);
   }
   nn::Context context(int64_t step, bool train = true) {
-    return {.queue = queue_,
-            .arena = arena_,
-            .weights = weights_,
-            .gradients = &gradients_,
-            .batch = batch_,
-            .slices = cuts_.slices,
-            .train = train,
-            .keep = train,
-            .group = &group_,
-            .states = &states_,
-            .step = step,
-            .pass = cuts_.passes - 1,
-            .passes = cuts_.passes};
+    return {{.queue = queue_, .arena = arena_},
+            {.weights = weights_, .gradients = &gradients_, .states = &states_, .group = &group_},
+            {.batch = batch_,
+             .slices = cuts_.slices,
+             .step = step,
+             .pass = cuts_.passes - 1,
+             .passes = cuts_.passes},
+            {.train = train, .keep = train}};
   }
   const shard::Layout& layout() const { return layout_; }
   device::Arena& arena() { return arena_; }

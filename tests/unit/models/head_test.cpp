@@ -2,7 +2,7 @@
 // Checks every kind of head: outputs and gradients of inputs and parameters, against a reference in
 // double from the text of ssl.md 2 and its differences; names, shapes and slices.
 #include "embedding_rig.hpp"
-#include "models/head_kinds.hpp"
+#include "models/heads/head_kinds.hpp"
 
 namespace {
 namespace head_test {
@@ -56,7 +56,7 @@ Doubles unit_rows(Doubles x, int64_t width) {
   return x;
 }
 
-// The products of a head, with what stands between them.
+// The products of a head, with the operations between them.
 Doubles chain(const Named& p, const std::string& path, Doubles x, bool bare_last,
               std::optional<kernels::Activation> activation, double eps = kEps) {
   int number = 0;
@@ -161,7 +161,7 @@ void check_head(const Subject& s) {
     expect_close(g, differences(values[path], objective, 1e-4), 2e-5, "gradient of " + path, 0.1);
   const Run sliced = run_head(s, values, x, dy, 4);
   expect_close(sliced.dx, got.dx, 1e-5, "sliced input");
-  // The gradient of a bias before a norm is 0 but for rounding.
+  // The gradient of a bias before a norm is 0 up to rounding.
   for (const auto& [path, g] : got.gradients)
     expect_close(sliced.gradients.at(path), g, 2e-5, "sliced " + path, 0.1);
 }

@@ -149,7 +149,7 @@ TEST(Inventory, KernelsOfB16) {
 TEST(Inventory, TotalsOfAllVariants) {
   struct Row {
     const char* variant;
-    // the encoder alone; the total with 6, 12 and as many decoder layers
+    // the encoder alone; totals with 6, 12 and `depth` decoder layers
     int64_t encoder, six, twelve, same;
     int64_t depth;
   };

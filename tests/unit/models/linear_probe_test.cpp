@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests linear probes on a frozen ResNet: pools, losses and gradients against naive ones made from
 // the trunk's features, and what is refused.
-#include "models/linear_probe.hpp"
+#include "models/classes/linear_probe.hpp"
 
 #include <gtest/gtest.h>
 
@@ -72,6 +72,7 @@ class ProbeWorld {
       run_train_pass(train);
       probes_->plan(forward, inputs_);
       one_->plan(forward, inputs_);
+      turned_->plan(forward, inputs_);
       embed_->plan(forward, inputs_);
     });
     stores.weights.initialise(5);
@@ -96,12 +97,17 @@ class ProbeWorld {
   }
   void classify(double* loss, double* rank) {
     nn::Context ctx = stores.context(false);
-    probes_->run(ctx, inputs_, loss, rank);
+    probes_->run(ctx, inputs_, {.loss = loss, .rank = rank});
   }
   // Ranks classes with the probe res3 alone.
   void classify_one(double* loss, double* rank, float* scores) {
     nn::Context ctx = stores.context(false);
-    one_->run(ctx, inputs_, loss, rank, scores);
+    one_->run(ctx, inputs_, {loss, rank, scores});
+  }
+  // Ranks classes with the probes top and conv1, in this order.
+  void classify_turned(double* loss, double* rank) {
+    nn::Context ctx = stores.context(false);
+    turned_->run(ctx, inputs_, {.loss = loss, .rank = rank});
   }
   double measure(const std::string& name) const {
     std::vector<double> all(size_t(model.sum_columns()));
@@ -125,8 +131,10 @@ class ProbeWorld {
 
  private:
   std::unique_ptr<models::TrainPass> train_ = model.make_train_pass();
-  std::unique_ptr<models::ProbesPass> probes_ = model.make_probes_pass();
-  std::unique_ptr<models::ClassScorePass> one_ = model.make_class_score_pass("res3");
+  std::unique_ptr<models::ClassPass> probes_ = model.make_class_pass({});
+  std::unique_ptr<models::ClassPass> one_ =
+      model.make_class_pass({.heads = {"res3"}, .scores = true});
+  std::unique_ptr<models::ClassPass> turned_ = model.make_class_pass({.heads = {"top", "conv1"}});
   std::unique_ptr<models::EmbedPass> embed_ = model.make_embed_pass({"conv1", "flatten"});
 
  public:
@@ -262,7 +270,23 @@ TEST(LinearProbes, AreEvaluatedTogether) {
     EXPECT_NEAR(first, world.measure(p ? "top_top1" : "conv1_top1"), 1e-12);
   }
   for (double r : rank) EXPECT_TRUE(r >= 0 && r < kProbeClasses);
-  EXPECT_EQ(world.model.probe_names(), (std::vector<std::string>{"conv1", "res3", "top"}));
+  EXPECT_EQ(world.model.head_names(), (std::vector<std::string>{"conv1", "res3", "top"}));
+}
+
+TEST(LinearProbes, AreEvaluatedInTheOrderAskedFor) {
+  ProbeWorld world;
+  world.train();
+  std::vector<double> loss(3 * kProbeBatch, NAN), rank(loss), turned_loss(2 * kProbeBatch, NAN),
+      turned_rank(turned_loss);
+  world.classify(loss.data(), rank.data());
+  world.classify_turned(turned_loss.data(), turned_rank.data());
+  for (size_t i = 0; i < size_t(kProbeBatch); ++i) {
+    EXPECT_EQ(turned_loss[i], loss[2 * kProbeBatch + i]);
+    EXPECT_EQ(turned_rank[i], rank[2 * kProbeBatch + i]);
+    EXPECT_EQ(turned_loss[kProbeBatch + i], loss[i]);
+    EXPECT_EQ(turned_rank[kProbeBatch + i], rank[i]);
+  }
+  EXPECT_NE(loss[0], loss[2 * kProbeBatch]);
 }
 
 TEST(LinearProbes, AreEvaluatedOneByOne) {

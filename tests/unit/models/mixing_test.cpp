@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests the draws of mixup and CutMix: distributions, boxes, and which examples share a draw,
 // however a batch is cut into passes.
-#include "models/mixing.hpp"
+#include "models/classes/mixing.hpp"
 
 #include <gtest/gtest.h>
 

@@ -73,8 +73,8 @@ class Stores {
   }
   // Makes the arena of context().
   void make_arena(int64_t bytes) { arena_ = std::make_unique<device::Arena>(arena_of(bytes)); }
-  // Makes an arena as large as the passes need that `plan` runs with contexts that only count:
-  // one of a training pass, one of a forward pass.
+  // Makes an arena for the passes that `plan` runs. `plan` gets a context of a training pass and
+  // one of a forward pass. Both only count memory.
   template <class Plan>
   void make_arena_for(const Plan& plan) {
     device::Queue paper(device::Kind::plan, 1, true);
@@ -118,14 +118,10 @@ class Stores {
     return {device::Kind::cpu, ledger_, "activations", bytes};
   }
   nn::Context context(device::Queue& queue, device::Arena& arena, bool train) {
-    return {.queue = queue,
-            .arena = arena,
-            .weights = weights,
-            .gradients = train ? &gradients : nullptr,
-            .batch = settings_.batch,
-            .slices = settings_.slices,
-            .train = train,
-            .keep = train};
+    return {{.queue = queue, .arena = arena},
+            {.weights = weights, .gradients = train ? &gradients : nullptr},
+            {.batch = settings_.batch, .slices = settings_.slices},
+            {.train = train, .keep = train}};
   }
 
   Settings settings_;
@@ -148,8 +144,8 @@ inline double norm_of(const Floats& gradient) {
   return std::sqrt(square);
 }
 
-// Returns the derivative of loss() along a gradient of w, by differences of fourth order with
-// steps of length h. It is the norm of the gradient, if that is right.
+// Returns the derivative of loss() along a gradient of w, by differences of fourth order with steps
+// of length h. If the gradient is right, the result is its norm.
 template <class Loss>
 double slope_along(const Floats& gradient, View w, double h, const Loss& loss) {
   const Floats before(w.f32(), w.f32() + w.count);

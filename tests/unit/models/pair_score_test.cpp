@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "models/text_chunks.hpp"
+#include "models/decoders/text_chunks.hpp"
 #include "rig.hpp"
 
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests that --list names what models can be made of, a new model included.
+// Tests that --list names the parts that models can use, also those of a new model.
 #include "models/part_lists.hpp"
 
 #include <gtest/gtest.h>

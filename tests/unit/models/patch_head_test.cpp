@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checks the head of images and patches: its outputs against a reference in double, its gradients
-// against differences of it, and its slices.
+// against differences of that reference, and its slices.
 #include "embedding_rig.hpp"
-#include "models/head_kinds.hpp"
+#include "models/heads/head_kinds.hpp"
 
 namespace {
 namespace patch_head_test {

@@ -2,14 +2,14 @@
 // Tests ResNets: numbers of parameters, running values and products against the published ones
 // (ssl.md 1.1), names, taps, keys, and gradients of a classifier with such a trunk. The golden
 // runner compares values with those of the published code.
-#include "models/resnet.hpp"
+#include "models/trunks/convolutional/resnet.hpp"
 
 #include <gtest/gtest.h>
 
 #include <map>
 
 #include "config/table.hpp"
-#include "models/classifier.hpp"
+#include "models/classes/classifier.hpp"
 #include "one_rank.hpp"
 
 namespace {
@@ -93,7 +93,7 @@ TEST(Resnet, NamesParametersAndTapsAsPublished) {
   EXPECT_EQ(taps[1].shape, (Sizes{57, 50, 64}));
   EXPECT_EQ(taps[5].name, "res5");
   EXPECT_EQ(taps[5].shape, (Sizes{8, 7, 2048}));
-  EXPECT_EQ(taps[7].name, trunk.feature_tap());
+  EXPECT_EQ(taps[7].name, trunk.pooled_taps().back());
   config.layer4_stride = 1;
   models::ParameterList other;
   EXPECT_EQ(models::ResnetTrunk(config, models::Recompute::none, other).taps(64, 64)[5].shape,
@@ -268,7 +268,7 @@ TEST(Resnet, RecomputedBlocksHaveTheSameBits) {
 // ---- keys
 
 std::string problems_of(const std::string& text) {
-  struct Root {
+  struct TrunkRoot {
     models::TrunkOptions trunk;
     void bind(config::Table& t) { t.table("trunk", trunk, ""); }
   } root;

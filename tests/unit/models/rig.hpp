@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "models/cappa.hpp"
+#include "models/captions/cappa.hpp"
 #include "one_rank.hpp"
 
 namespace rig {

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests a ViT on views of several sizes in one pass: features are those of each size alone, and
-// gradients those of differences.
+// Tests a ViT on views of several sizes in one pass: features equal those of each size alone, and
+// gradients equal differences.
 #include <gtest/gtest.h>
 
 #include <map>
 
-#include "models/vit_trunk.hpp"
+#include "models/trunks/pooled_trunk.hpp"
+#include "models/trunks/vit_options.hpp"
 #include "one_rank.hpp"
 
 namespace {
@@ -19,7 +20,7 @@ class ViewsWorld {
   static constexpr int64_t kExamples = 4, kWidth = 24;
 
   explicit ViewsWorld(bool learned, int64_t slices = 1)
-      : trunk_(options(learned), 16, 24, models::Recompute::none, list_),
+      : encoder_(options(learned), 16, 24, models::Recompute::none, list_),
         stores(list_.parameters(), list_.blocks(),
                {.batch = kExamples, .slices = slices, .tree = true}) {
     stores.make_arena(int64_t{16} << 20);
@@ -36,16 +37,16 @@ class ViewsWorld {
     ctx.keep = !cotangent.empty();
     const device::Arena::Mark start = ctx.arena.low();
     device::Arena::Scope scope(ctx.arena);
-    const auto pass = trunk_.make_pass();
+    models::PooledTrunk::Pass pass = encoder_.make_pass();
     stores.gradients.begin_step();
     stores.gradients.begin_micro_batch(0);
-    trunk_.place(ctx, of, *pass);
-    const View f = trunk_.forward(ctx, of, -1, *pass);
+    encoder_.place(ctx, of, pass);
+    const View f = encoder_.forward(ctx, of, -1, pass);
     Floats out(f.f32(), f.f32() + f.count);
     if (!cotangent.empty()) {
       const View d = ctx.arena.temporary(f.count);
       std::copy(cotangent.begin(), cotangent.end(), d.f32());
-      trunk_.backward(ctx, d, *pass);
+      encoder_.backward(ctx, d, pass);
       stores.gradients.finish_step();
     }
     ctx.arena.pop_low(start);
@@ -72,7 +73,7 @@ class ViewsWorld {
   }
 
   models::ParameterList list_;
-  models::VitTrunk trunk_;
+  models::PooledTrunk encoder_;
   std::vector<Floats> images_;
 
  public:
@@ -134,7 +135,7 @@ TEST(VitViews, ResamplingHasThePublishedWeights) {
   expect(models::cubic_resampling(4, 1, 3, 1), three_of_four);
   expect(models::cubic_resampling(1, 4, 1, 3), three_of_four);
   expect(models::cubic_resampling(2, 1, 4, 1), four_of_two);
-  // Height and width are resampled each for itself.
+  // Height and width are resampled separately.
   std::vector<double> both;
   for (size_t y = 0; y < 3; ++y)
     for (size_t x = 0; x < 4; ++x)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// --mode plan runs a few passes of a step and multiplies their counts. The result must be exactly
-// that of all passes.
+// --mode plan runs a few passes of a step and multiplies their counts. The result must equal the
+// counts of all passes exactly.
 #include "modes/plan.hpp"
 
 #include <gtest/gtest.h>
@@ -119,7 +119,7 @@ TEST(Plan, OnGpusLogitsGoInLargerChunksAndScratchIsCounted) {
   EXPECT_GE(gpu.scratch, int64_t(kernels::kGemmWorkspace));
 }
 
-// Returns the calls of the op in a step of one pass in bf16, with encoder blocks of this number.
+// Returns the calls of the op in a step of one pass in bf16, with `depth` encoder blocks.
 int64_t calls_of(kernels::Op op, const std::string& device, int depth) {
   Recipe recipe;
   config::Deck deck({"deck.toml",
@@ -139,8 +139,8 @@ int64_t of_a_block(kernels::Op op, const std::string& device) {
 }
 
 // What a block of the encoder adds: casts of its operands (6 kernels and 4 biases), and sums for
-// the biases of queries, keys, values and the hidden layer. GPUs join three of these sums. On CPUs,
-// two casts and two sums of the residual gradient come on top.
+// the biases of queries, keys, values and the hidden layer. GPUs join three of these sums. CPUs add
+// two casts and two sums of the residual gradient.
 TEST(Plan, OnGpusNormsMakeTheRoundedGradientAndItsSums) {
   EXPECT_EQ(of_a_block(kernels::Op::cast, "cpu"), 10 + 2);
   EXPECT_EQ(of_a_block(kernels::Op::cast, "cuda"), 10);

@@ -15,9 +15,9 @@ TEST(Modes, HaveANameADocAndAFunction) {
     EXPECT_TRUE(names.insert(mode.name).second) << mode.name << " occurs twice";
     EXPECT_FALSE(mode.doc.empty()) << mode.name;
     EXPECT_TRUE(mode.run != nullptr) << mode.name;
-    EXPECT_EQ(&mode_named(mode.name), &mode);
+    EXPECT_EQ(&registry().at(mode.name), &mode);
   }
-  EXPECT_THROW(mode_named("trian"), base::Error);
+  EXPECT_THROW(registry().at("trian"), base::Error);
 }
 
 // Ranks agree on the lock of a run directory, and a planned job has no ranks.

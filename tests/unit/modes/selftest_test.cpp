@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests whom the checks of --mode selftest blame.
+// Tests which ranks the checks of --mode selftest blame.
 #include <gtest/gtest.h>
 
 #include "modes/selftest_checks.hpp"
@@ -54,8 +54,8 @@ TEST(SelftestSpeed, RanksFarBelowTheMedianAreSlow) {
   EXPECT_EQ(slow_ranks({100}, 0.6), std::vector<int>{});
 }
 
-// Returns readings around barriers of ranks whose clocks are ahead by so much. Each rank comes at
-// another time, and leaves when the last one has come.
+// Returns readings around barriers, for ranks whose clocks are `ahead` seconds ahead. Ranks arrive
+// at different times, and leave when the last one has arrived.
 std::vector<std::vector<Readings>> readings(const std::vector<double>& ahead) {
   std::vector<std::vector<Readings>> rounds;
   for (int i = 0; i < 5; ++i) {
@@ -97,7 +97,7 @@ TEST(SelftestFiles, RanksThatSeeEachOtherAreOneIsland) {
   EXPECT_EQ(islands({{3}, {3}, {3}, {0, 1, 2}}), (std::vector<int>{0, 0, 0, 1}));
   EXPECT_EQ(islands({{1, 2, 3}, {0}, {0}, {0}}), (std::vector<int>{1, 0, 0, 0}));
   EXPECT_EQ(islands({{1}, {0}}), (std::vector<int>{0, 1}));
-  // A file that comes late for one rank does not part the ranks.
+  // A file that comes late for one rank does not separate the ranks.
   EXPECT_EQ(islands({{2}, {}, {}}), (std::vector<int>{0, 0, 0}));
 }
 

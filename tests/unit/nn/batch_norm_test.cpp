@@ -142,7 +142,7 @@ TEST(BatchNorm, RunningValuesAreConstants) {
   rig::check(s);
 }
 
-// Returns the message of a pass with groups of so many examples.
+// Returns the message of a pass with groups of `group` examples.
 std::string message(int64_t group, int64_t batch, int64_t slices, int64_t passes,
                     const nn::ImageSize& size = kSize) {
   rig::World world({{"scale", {kChannels}}, {"bias", {kChannels}}});
@@ -166,7 +166,7 @@ TEST(BatchNorm, RefusesUnevenGroupsByName) {
   EXPECT_EQ(message(4, 8, 4, 1), "");
   EXPECT_EQ(message(4, 8, 1, 3), "");
   const std::string uneven = message(3, 8, 1, 1);
-  for (const char* part : {"model.trunk.group_examples = 3", "uneven", "set it to 2 or 4"})
+  for (const char* part : {"model.trunk.group_examples = 3", "equal groups", "set it to 2 or 4"})
     EXPECT_NE(uneven.find(part), std::string::npos) << uneven;
   EXPECT_NE(message(16, 8, 1, 1).find("set it to 8"), std::string::npos) << message(16, 8, 1, 1);
   const std::string split = message(0, 8, 1, 4);

@@ -34,8 +34,8 @@ Doubles convolve(const nn::Convolution& layer, const Doubles& x, const Doubles& 
   return y;
 }
 
-// An example has one large and four small images. Their outputs have as many elements, and are
-// added.
+// An example has one large and four small images. The outputs of both sizes have equally many
+// elements, and are added.
 Subject two_sizes(const char* name, const nn::Convolution& layer) {
   const nn::ImageSize large{1, 6, 6}, small{4, 3, 3};
   Subject s;

@@ -71,16 +71,10 @@ struct World {
   }
   nn::Context context(int64_t batch, int64_t slices = 1, int64_t first_example = 0,
                       bool train = true) {
-    return {.queue = queue,
-            .arena = arena,
-            .weights = weights,
-            .gradients = &gradients,
-            .batch = batch,
-            .slices = slices,
-            .first_example = first_example,
-            .train = train,
-            .dropout = dropout_stream(),
-            .keep = true};
+    return {{.queue = queue, .arena = arena},
+            {.weights = weights, .gradients = &gradients},
+            {.batch = batch, .slices = slices, .first_example = first_example},
+            {.train = train, .dropout = dropout_stream()}};
   }
   static base::Stream dropout_stream() { return base::Stream(5, "dropout").sub(9); }
 

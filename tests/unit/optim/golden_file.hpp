@@ -18,7 +18,7 @@ class File {
       : id_(H5Fopen(tests::source_file("tests/golden/" + std::string(name)).c_str(), H5F_ACC_RDONLY,
                     H5P_DEFAULT)) {
     if (id_ < 0) throw std::runtime_error("cannot open " + name);
-    H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);  // a query for a missing set is no error here
+    H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);  // a query for a missing set is not an error here
   }
   ~File() { H5Fclose(id_); }
   File(const File&) = delete;

@@ -9,6 +9,7 @@
 #include "optim/adafactor.hpp"
 #include "optim/adamw.hpp"
 #include "optim/momentum.hpp"
+#include "optim/sgd.hpp"
 
 namespace {
 
@@ -101,6 +102,41 @@ TEST(Options, EveryKindReadsItsKeys) {
       dynamic_cast<const optim::MomentumOptions&>(second.optimizer.method_options()).nesterov);
   Root third;
   EXPECT_TRUE(problems("[optimizer]\nkind = \"sgd\"\nlearning_rate = 1\n", third).empty());
+}
+
+TEST(Options, ARuleMayHaveAnOptimizerOfItsOwn) {
+  const std::string deck = R"([optimizer]
+kind = "adamw"
+learning_rate = 1
+b1 = 0.8
+[[optimizer.rule]]
+match = ".*/kernel"
+kind = "sgd"
+momentum = 0.7
+[[optimizer.rule]]
+match = ".*"
+)";
+  Root root;
+  EXPECT_EQ(problems(deck, root), std::vector<std::string>{});
+  const auto& own = dynamic_cast<const optim::SgdOptions&>(root.optimizer.method_options(0));
+  EXPECT_EQ(own.momentum, 0.7);
+  const auto policies = optim::resolve_policies(root.optimizer, root.schedules, paths);
+  EXPECT_TRUE(policies.problems.empty());
+  for (size_t p = 0; p < paths.size(); ++p)
+    EXPECT_EQ(policies.parameters[p].rule, paths[p].ends_with("/kernel") ? 0 : -1) << paths[p];
+  auto refused = [&](const std::string& from, const std::string& to, const std::string& mention) {
+    std::string text = deck;
+    text.replace(text.find(from), from.size(), to);
+    Root wrong;
+    const std::vector<std::string> lines = problems(text, wrong);
+    ASSERT_EQ(lines.size(), 1u) << text;
+    EXPECT_NE(lines[0].find(mention), std::string::npos) << lines[0];
+  };
+  refused("momentum = 0.7", "b1 = 0.7", "b1");
+  refused("kind = \"sgd\"\nmomentum = 0.7",
+          "kind = \"adafactor\"\n[optimizer.trust]\nrule = \"larc\"\n[[optimizer.rule]]\n"
+          "match = \"pos\"",
+          "adafactor reads gradients before its update");
 }
 
 TEST(Options, DeckMistakes) {

@@ -111,8 +111,8 @@ TEST(Published, Rmsprop) {
     }
 }
 
-// Until its step a tensor changes nowhere: no weight, no state, no norm. Then it goes on as if the
-// run began there, whatever the others did.
+// Until that step the tensor's weights, state and norm do not change. Then the tensor continues as
+// if the run began there, whatever the other tensors did.
 TEST(Published, GradientsDroppedUntilAStep) {
   for (const char* kind : {"adafactor", "adamw", "lion", "momentum", "rmsprop", "sgd", "larc"})
     for (int fsdp : {1, 2}) {
@@ -227,7 +227,7 @@ TEST(Published, RowsHaveUnitLengthAfterUpdates) {
       s.parameters[0].unit_rows = true;
       s.policies = {{.frozen_steps = frozen}, {}};
       s.fsdp = fsdp;
-      s.cuts = 4;  // rows of 40 elements lie across the cuts
+      s.cuts = 4;  // cuts divide rows of 40 elements
       rig::Rig r(s);
       r.set_weights(weights());
       Tensors g = gradients_of(1);

@@ -53,6 +53,17 @@ Job job_for(const std::string& variant) {
     m->momentum_type = device::DType::f32;
     s.options.method = m;
   }
+  // adamw for all but kernels, whose rules have optimizers of their own.
+  if (variant == "adamw_by_rule") {
+    auto momentum = std::make_shared<optim::SgdOptions>();
+    momentum->momentum = 0.9;
+    s.options.rules = {
+        {.match = "a/kernel", .kind = "sgd", .method = momentum},
+        {.match = ".*kernel|pos",
+         .kind = "adafactor",
+         .method = std::make_shared<optim::AdafactorOptions>()},
+    };
+  }
   if (variant == "rmsprop_centered") {
     auto m = std::make_shared<optim::RmspropOptions>();
     m->momentum = 0.9;
@@ -80,8 +91,14 @@ Job job_for(const std::string& variant) {
     policy.decay_scale = p.path.ends_with("kernel");
     policy.frozen = p.path == "b/out/kernel";
     policy.lr_scale = p.path == "pos" ? 0.3 : 1;
+    if (!s.options.rules.empty())
+      policy.rule = p.path == "a/kernel" ? 0 : p.path == "pos" || policy.decay_scale > 0 ? 1 : -1;
     s.policies.push_back(policy);
   }
+  // Equal parts of a unit must carry equal state.
+  for (size_t p = 0; p < s.parameters.size() && !s.options.rules.empty(); ++p)
+    s.parameters[p].element_state_bytes =
+        s.options.method_options(s.policies[p].rule).element_state_bytes(s.parameters[p].shape);
   return s;
 }
 
@@ -125,12 +142,13 @@ Outcome run_all(Job s, int steps = 4) {
 // Needs the norms of weights and gradients before its update: two sums of each tensor except
 // biases.
 struct RatioOptions : optim::MethodOptions {
-  std::unique_ptr<optim::Method> make(const shard::Fabric& fabric) const override;
+  std::unique_ptr<optim::Method> make(const shard::Fabric& fabric,
+                                      const optim::Chosen& chosen) const override;
 };
 
 class Ratio : public optim::Method {
  public:
-  explicit Ratio(const shard::Fabric& fabric) : Method(fabric) {}
+  Ratio(const shard::Fabric& fabric, const optim::Chosen& chosen) : Method(fabric, chosen) {}
   int64_t measures(int parameter) const override { return is_bias(parameter) ? 0 : 2; }
   void measure(const optim::Piece& piece, device::View weights, device::View gradient,
                device::View sums) override {
@@ -141,7 +159,7 @@ class Ratio : public optim::Method {
   void measured(const optim::TensorTotals& totals) override {
     ratios_.assign(fabric_.layout.parameters().size(), 1);
     for (int p = 0; p < int(ratios_.size()); ++p)
-      if (trainable(p) && !is_bias(p)) {
+      if (chosen(p) && !is_bias(p)) {
         const double* sums = totals.of(p).f64();
         ratios_[size_t(p)] = std::sqrt(sums[0] / sums[1]);
       }
@@ -167,8 +185,9 @@ class Ratio : public optim::Method {
   kernels::OpList<kernels::ApplyUpdate> updates_;
 };
 
-std::unique_ptr<optim::Method> RatioOptions::make(const shard::Fabric& fabric) const {
-  return std::make_unique<Ratio>(fabric);
+std::unique_ptr<optim::Method> RatioOptions::make(const shard::Fabric& fabric,
+                                                  const optim::Chosen& chosen) const {
+  return std::make_unique<Ratio>(fabric, chosen);
 }
 
 void expect_same_bits(const Outcome& a, const Outcome& b) {
@@ -355,10 +374,39 @@ TEST_P(Sharding, StatePerRankIsItsShare) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Methods, Sharding,
-                         testing::Values("adafactor", "adafactor_clipped", "adamw", "lion",
-                                         "momentum", "rmsprop", "rmsprop_centered", "sgd",
+                         testing::Values("adafactor", "adafactor_clipped", "adamw", "adamw_by_rule",
+                                         "lion", "momentum", "rmsprop", "rmsprop_centered", "sgd",
                                          "sgd_momentum", "sgd_larc", "sgd_lars"),
                          [](const auto& test) { return test.param; });
+
+// Without a norm that all tensors share, each tensor gets the bits that its optimizer alone gives.
+TEST(ByRule, EachTensorHasItsOwnOptimizer) {
+  auto outcome = [](const std::string& variant) {
+    Job s = job_for(variant);
+    s.options.clip_norm = 0;
+    s.options.decay_form = optim::DecayForm::schedule;
+    return run_all(s);
+  };
+  const Outcome mixed = outcome("adamw_by_rule"), adamw = outcome("adamw"),
+                sgd = outcome("sgd_momentum"), adafactor = outcome("adafactor");
+  std::map<std::string, int> states;
+  for (const shard::Parameter& p : model()) {
+    const bool by_sgd = p.path == "a/kernel", kernel = p.path.ends_with("kernel");
+    const Outcome& alone = by_sgd ? sgd : kernel || p.path == "pos" ? adafactor : adamw;
+    EXPECT_EQ(mixed.weights.at(p.path), alone.weights.at(p.path)) << p.path;
+    for (const auto& [name, t] : alone.state)
+      if (name.ends_with("/" + p.path)) {
+        ASSERT_TRUE(mixed.state.contains(name)) << name;
+        EXPECT_EQ(mixed.state.at(name), t) << name;
+        ++states[p.path];
+      }
+  }
+  size_t all = 0;
+  for (const auto& [path, count] : states) all += size_t(count);
+  EXPECT_EQ(mixed.state.size(), all);  // no tensor has a state of another optimizer
+  EXPECT_EQ(states.at("a/kernel"), 1);
+  EXPECT_EQ(states.at("a/bias"), 2);
+}
 
 TEST(ShardingRegistry, EveryOptimizerIsCovered) { EXPECT_EQ(optim::methods().size(), 6u); }
 

@@ -210,8 +210,8 @@ TEST_F(MetricHarm, rows_past_the_restored_step_go_aside_from_either_file) {
   }
 }
 
-// The other file is older than the rewind. Its rows are abandoned and must not come back, even
-// where the log has none.
+// The other file is older than the rewind. Its rows are abandoned and must not come back, even if
+// the log has no such rows.
 TEST_F(MetricHarm, rows_of_a_past_that_was_left_do_not_come_back) {
   write(*open(0), 1, 12);
   const std::string old = io::read_file(h5_);

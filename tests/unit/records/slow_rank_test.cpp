@@ -168,7 +168,7 @@ TEST(SlowRank, ThousandSimulatedWindows) {
         right = right && v.rank == trouble.rank && v.host == ranks.hosts()[size_t(trouble.rank)];
         right = right && std::abs(v.step_s - v.without_s - trouble.per_step_s) <
                              0.25 * trouble.per_step_s + 0.6 * noise * ranks.step_s();
-        // Between the two numbers either is right.
+        // Between the two limits, either verdict is right.
         if (slow_so_far >= 8 || (slow_so_far >= 4 && w < 8)) right = right && v.chronic;
         if (slow_so_far < 4) right = right && !v.chronic;
       } else {
@@ -238,7 +238,7 @@ TEST(SlowRank, EverySecondWindow) {
   }
 }
 
-// A rank that is fast alone makes the other ranks no slow ones.
+// A single fast rank does not make the other ranks slow.
 TEST(SlowRank, MostRanksSetThePace) {
   const std::vector<std::string> hosts(4, "node");
   std::vector<Window> seen;

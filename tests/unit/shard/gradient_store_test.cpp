@@ -7,45 +7,12 @@
 #include <string>
 #include <vector>
 
+#include "logging_comm.hpp"
 #include "shard/stores.hpp"
-#include "tests/unit/silent_comm.hpp"
 
 namespace {
 
-using device::View;
 using shard::Placement;
-
-// Writes what happens into a log: "fsdp 64" for an exchange of 64 elements that begins, "wait fsdp
-// 64" for its wait.
-class LoggingComm : public SilentComm {
- public:
-  LoggingComm(std::string name, int size, std::vector<std::string>& log)
-      : SilentComm(size), name_(std::move(name)), log_(log) {}
-  comm::Ticket reduce_scatter(View send, View, device::Queue&) override {
-    return start("scatter " + std::to_string(send.count));
-  }
-  comm::Ticket all_reduce(View view, device::Queue&) override {
-    return start(std::to_string(view.count));
-  }
-
- private:
-  struct Work : comm::Ticket::Work {
-    std::string text;
-    std::vector<std::string>* log = nullptr;
-    void wait() override { log->push_back("wait " + text); }
-  };
-  comm::Ticket start(const std::string& what) {
-    if (size_ == 1) return {};
-    works_.push_back(std::make_unique<Work>());
-    works_.back()->text = name_ + " " + what;
-    works_.back()->log = &log_;
-    log_.push_back(works_.back()->text);
-    return comm::Ticket(works_.back().get());
-  }
-  std::string name_;
-  std::vector<std::string>& log_;
-  std::vector<std::unique_ptr<Work>> works_;
-};
 
 // Three blocks of one tensor each, with 32, 64 and 96 elements, on one rank of a mesh, or fewer
 // blocks. The last of three may have a second unit.
@@ -206,8 +173,8 @@ TEST(Exchanges, OfAUnitFollowEachOther) {
   EXPECT_EQ(rank.finish(), Log{"wait fsdp 32"});
 }
 
-// Sharded parameters exchange each micro-batch. From the second one on the sums of all units land
-// in one buffer, which is added to the first ones before the next unit uses it.
+// Sharded parameters exchange each micro-batch. From the second micro-batch on, the sums of all
+// units use one buffer, which is added to the first sums before the next unit uses it.
 TEST(Exchanges, OfShardedParametersLandOneAfterTheOther) {
   Rank rank({1, 2}, kPart, kPart, false, 3, 0);
   rank.gradients.begin_step();

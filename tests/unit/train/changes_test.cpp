@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests which changes of a deck a run goes on with: free ones, allowed ones, and those that no flag
-// allows.
+// Tests with which changes of a deck a run continues: free ones, allowed ones, and those that no
+// flag allows.
 #include "train/changes.hpp"
 
 #include <gtest/gtest.h>
@@ -72,7 +72,7 @@ TEST(Changes, OthersAreAllowedByTheirKeyOrTable) {
   EXPECT_EQ(one.find("learning_rate"), std::string::npos) << one;
   EXPECT_EQ(changes_of(both, {"optimizer.learning_rate", "train"}),
             "optimizer.learning_rate: 0.001 -> 0.5\ntrain.global_batch: 96 -> 48");
-  // A key is no table of the keys that begin like it.
+  // A key is not a table of keys whose names begin with its name.
   expect_words(changes_of({"train.shuffle_block=9"}, {"train.shuffle"}),
                {"train.shuffle_block: the checkpoint has 512, the deck 9"});
   expect_words(changes_of({}, {"optimizer.learning_rat"}),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests that sets which are used together number their classes alike.
+// Tests that sets which are used together number their classes in the same way.
 #include "train/class_lists.hpp"
 
 #include <gtest/gtest.h>
@@ -124,7 +124,7 @@ TEST_F(ClassLists, OfAMixture) {
   EXPECT_EQ(problems("", {"train.mixture={ train = 1, a = 1 }"}, {"train.data"}), "");
 }
 
-// What is fitted to one set and tested on another needs not have the classes of the training.
+// An evaluator that fits to one set and tests on another need not use the classes of training.
 TEST_F(ClassLists, OfBothSetsOfAnEvaluator) {
   add("few", {"ant", "bee"});
   add("many", {"ant", "bee", "elk"});
@@ -152,7 +152,7 @@ TEST_F(ClassLists, OfSetsThatAreWritten) {
     says(predicted(set), {fmt::format("data.{}.", set), "in [data.train]", "keep(\"image\")"});
   says(predicted("lacks_one"),
        {"class 1 is \"fox\" in [data.lacks_one], and \"dog\" in [data.train]"});
-  // Features of other classes are of use.
+  // Features of other classes are useful.
   for (const char* set : {"train", "others", "renamed"}) EXPECT_EQ(extracted(set), "") << set;
   says(extracted("lacks_one"),
        {"class 1 is \"fox\" in [data.lacks_one], and \"dog\" in [data.train]"});

@@ -17,10 +17,13 @@ Recipe recipe_of(const std::string& deck) {
 }
 
 // Width 768, 196 patches of 768 numbers, 64 tokens, 32,000 words. Forward, in multiply-adds x 2:
-//   patches 2*196*768*768 = 231,211,008; a layer of the encoder 24*196*768^2 + 4*196^2*768 =
-//   2,892,546,048 a layer of the decoder: its own attention 8*64*768^2 + 4*64^2*768 = 314,572,800;
-//   the other one 4*64*768^2 + 4*196*768^2 + 4*64*196*768 = 651,952,128; MLP 4*64*768*3072 =
-//   603,979,776 words 2*64*768*32000 = 3,145,728,000
+//   patches                         2*196*768*768 = 231,211,008
+//   a layer of the encoder          24*196*768^2 + 4*196^2*768 = 2,892,546,048
+//   a layer of the decoder
+//     self-attention                8*64*768^2 + 4*64^2*768 = 314,572,800
+//     cross-attention               4*64*768^2 + 4*196*768^2 + 4*64*196*768 = 651,952,128
+//     MLP                           4*64*768*3072 = 603,979,776
+//   words                           2*64*768*32000 = 3,145,728,000
 TEST(Flops, FlopsOfThePublishedModel) {
   models::ModelOptions options = recipe_of(R"(
 run = { dir = "unused" }
@@ -44,8 +47,8 @@ decoder = { depth = 6 }
   EXPECT_NEAR(double(model->train_flops()) / 1e9, 142.3, 0.05);
 }
 
-// The planned FLOPs of a step of one example: about train_flops, and what the blocks recompute, up
-// to their whole forward pass.
+// The planned FLOPs of a step of one example are about train_flops plus what the blocks recompute,
+// at most their whole forward pass.
 TEST(Flops, RecomputingCountsInHardwareFlops) {
   auto flops = [](const std::string& recompute) {
     Recipe recipe = recipe_of(R"(

@@ -87,7 +87,7 @@ TEST(Recipe, NamesOfDataSetsMustExist) {
                  {"index.data", "there is no [data.mad]"});
 }
 
-// Each key that names a file or folder refuses what only a shell replaces, and addresses.
+// Each key that names a file or folder refuses text that only a shell expands, and URLs.
 TEST(Recipe, PathsAreOfThisMachine) {
   const std::string sets = R"(
 [tokenizer.words]
@@ -151,7 +151,7 @@ classes_file = "names.txt"
                  {"data.folder.preprocess", "\"~/names.txt\" begins with ~"});
 }
 
-// train.data and eval.val.data name sets of one content, so the problem is reported once.
+// train.data and eval.val.data name data sets of equal content, so the problem is reported once.
 TEST(Recipe, DataMustFitTheModel) {
   std::string sets;
   for (const char* name : {"one", "two"})
@@ -383,7 +383,7 @@ TEST(Recipe, LengthOfARun) {
   EXPECT_EQ(steps("total_epochs=3"), 15);
 }
 
-// Whole batches until a data set would begin anew.
+// The run has whole batches, until a data set would start again.
 TEST(Recipe, ARunUntilItsInputEnds) {
   CheckedDeck checked({"train.total_steps=input"},
                       "[schedule.default]\nkind = \"cosine\"\nwarmup_fraction = 0.5\n");

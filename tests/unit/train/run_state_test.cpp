@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests the state that checkpoints hold beside tensors. Every member survives, under the names of
+// Tests the state that checkpoints hold besides tensors. Every member survives, under the names of
 // older checkpoints. A run continues from the state and goes back to it.
 #include "train/run_state.hpp"
 
@@ -171,7 +171,7 @@ TEST(RunState, DataBeginAnewOnce) {
   RunState now = tracking();
   now.restart_data = true;
   RunState saved = full();
-  saved.restart_data = false;  // by an attempt that had not begun them anew
+  saved.restart_data = false;  // saved by an attempt that had not restarted the data
   const int64_t before = saved.position(), seen = saved.examples_seen(saved.step);
   EXPECT_EQ(before, 7 * 32 - 15);
   now.continue_from(saved, 1);
@@ -185,7 +185,7 @@ TEST(RunState, DataBeginAnewOnce) {
   next.continue_from(next.read(now.to_checkpoint({})), 1);
   EXPECT_EQ(next.position(), 2 * 32);
   EXPECT_EQ(next.progress.stream_before, 19 + before);
-  // A rewind to a checkpoint from before the data began anew stays in the new order.
+  // A rewind to a checkpoint from before the restart of the data keeps the new order.
   EXPECT_EQ(next.go_back(saved, 9), 2 * 32);
   EXPECT_EQ(next.position(), 2 * 32);
 }

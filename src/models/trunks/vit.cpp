@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/trunks/vit.hpp"
+
+#include <cmath>
+
+#include "kernels/gemm.hpp"
+#include "kernels/patchify.hpp"
+#include "kernels/token_mean.hpp"
+
+namespace models {
+namespace {
+
+constexpr const char* kTokensTap = "encoded";
+
+std::string block_tap(int64_t block) { return fmt::format("block{:02}", block); }
+std::string mean_tap(int64_t block) { return block_tap(block) + "_mean"; }
+
+}  // namespace
+
+std::vector<float> sincos2d(int64_t height, int64_t width, int64_t columns) {
+  std::vector<float> out(size_t(height * width * columns));
+  int64_t q = columns / 4;
+  for (int64_t y = 0; y < height; ++y)
+    for (int64_t x = 0; x < width; ++x)
+      for (int64_t k = 0; k < q; ++k) {
+        // omega_k = 10000^(-k / (q - 1)). The published formula has 0/0 = NaN for a single
+        // frequency (q = 1); omega is 1 here.
+        double omega = std::pow(10000.0, -double(k) / double(std::max<int64_t>(q - 1, 1)));
+        float* row = out.data() + (y * width + x) * columns;
+        row[k] = float(std::sin(double(x) * omega));
+        row[q + k] = float(std::cos(double(x) * omega));
+        row[2 * q + k] = float(std::sin(double(y) * omega));
+        row[3 * q + k] = float(std::cos(double(y) * omega));
+      }
+  return out;
+}
+
+Vit::Vit(const VitConfig& config, Recompute recompute, ParameterList& list)
+    : config_(config),
+      layers_({.depth = config.depth,
+               .width = config.width,
+               .mlp = config.mlp,
+               .heads = config.heads,
+               .dropout = config.dropout,
+               .path = "encoder/Transformer"},
+              recompute) {
+  const int64_t width = config.width;
+  stem_block_ = list.begin_block("encoder/stem");
+  const int64_t inputs = config.patch_height * config.patch_width * 3;
+  stem_ = {.in = inputs, .out = width, .aligned_rows = true};
+  stem_.kernel = list.add_operand("encoder/embedding/kernel",
+                                  {config.patch_height, config.patch_width, 3, width},
+                                  ParameterList::lecun(inputs));
+  stem_.bias = list.add("encoder/embedding/bias", {width}, ParameterList::zeros());
+  if (config.learned_positions)
+    positions_ = list.add("encoder/pos_embedding", {1, config.patches(), width},
+                          ParameterList::normal(1 / std::sqrt(double(width))));
+  else
+    table_ = sincos2d(config.grid_height(), config.grid_width(), width);
+  if (config.class_token)
+    class_token_ = list.add("encoder/cls", {1, 1, width}, ParameterList::zeros());
+  layers_.declare(list);
+}
+
+// ---------------------------------------------------------------- sizes
+
+std::vector<Tap> Vit::taps(int64_t, int64_t) const {
+  const std::vector<int64_t> vector = {config_.width}, tokens = {config_.tokens(), config_.width};
+  std::vector<Tap> taps = {{pooled_taps().back(), vector, "the pooled vector, which a head reads"},
+                           {kTokensTap, tokens, "the normalised tokens"}};
+  for (int64_t i = 0; i < config_.depth; ++i) {
+    taps.push_back({block_tap(i), tokens, fmt::format("the output of block {}", i)});
+    taps.push_back({mean_tap(i), vector, fmt::format("the mean over tokens of {}", block_tap(i))});
+  }
+  return taps;
+}
+
+int64_t Vit::input_flops(std::span<const ImageGroup> groups) const {
+  int64_t flops = 0;
+  for (const ImageGroup& g : groups) flops += g.per_example * flops_of_patches(patches_of(g));
+  return flops;
+}
+
+int64_t Vit::forward_flops(std::span<const ImageGroup> groups) const {
+  int64_t flops = input_flops(groups);
+  for (const ImageGroup& g : groups)
+    flops += g.per_example * layers_.forward_flops(grid(g.height, g.width).count());
+  return flops;
+}
+
+// ---------------------------------------------------------------- passes
+
+void Vit::place(nn::Context& ctx, std::span<const ImageGroup> groups, Pass& pass) const {
+  auto& p = dynamic_cast<VitPass&>(pass);
+  size_tokens(groups, p);
+  nn::Context images = of_images(ctx, p.tokens.views());
+  p.sizes.clear();
+  if (groups.size() == 1) {
+    place_size(images, p);
+  } else if (!config_.class_token || drops()) {
+    base::fail(base::Exit::config,
+               "views of {} sizes need model.trunk.pool = \"tok\" and no dropout in a ViT; or give "
+               "all views one size, or use model.trunk.kind = \"resnet\"",
+               groups.size());
+  } else {
+    place_views(images, groups, p);
+  }
+  p.tokens.class_rows = p.token_rows.classes;
+}
+
+const Tokens& Vit::forward(nn::Context& ctx, std::span<const ImageGroup> groups, int next_block,
+                           Pass& pass) const {
+  auto& p = dynamic_cast<VitPass&>(pass);
+  CHECK(!p.read_tap || groups.size() == 1, "taps of images of several sizes");
+  nn::Context images = of_images(ctx, p.tokens.views());
+  for (size_t g = 0; g < p.sizes.size(); ++g) p.sizes[g].views.images = groups[g].images;
+  const View tokens = encode(images, groups.front().images, next_block, p);
+  (p.sizes.empty() ? p.tokens.groups.front().values : p.tokens.packed) = tokens;
+  read(images, p, kTokensTap, tokens);
+  return p.tokens;
+}
+
+const Tokens& Vit::make_gradient(nn::Context& ctx, Pass& pass) const {
+  Tokens& d = pass.gradient;
+  d = pass.tokens;
+  View& values = d.packed.none() ? d.groups.front().values : d.packed;
+  values = ctx.arena.temporary(values.count);
+  return d;
+}
+
+void Vit::backward(nn::Context& ctx, Pass& pass) const {
+  nn::Context images = of_images(ctx, pass.tokens.views());
+  const Tokens& d = pass.gradient;
+  backward_stream(images, d.packed.none() ? d.of_one_size() : d.packed,
+                  dynamic_cast<VitPass&>(pass));
+}
+
+// Passes a tap's values to the reader, if it wants them: a mean over tokens if `tap` is one.
+void Vit::read(nn::Context& ctx, const VitPass& pass, const std::string& tap, View values) const {
+  if (!pass.wants(tap)) return;
+  device::Arena::Scope scope(ctx.arena);
+  if (tap.ends_with("_mean")) {
+    const View mean = ctx.arena.temporary(ctx.batch * config_.width);
+    ctx.run(kernels::TokenMeanForward{.y = mean,
+                                      .x = values,
+                                      .batch = ctx.batch,
+                                      .rows = config_.tokens(),
+                                      .width = config_.width});
+    values = mean;
+  }
+  pass.read_tap({.tap = tap,
+                 .group = 0,
+                 .images = ctx.batch,
+                 .grid_height = 1,
+                 .grid_width = values.count / (ctx.batch * config_.width),
+                 .channels = config_.width,
+                 .values = values});
+}
+
+// Places images of one size.
+void Vit::place_size(nn::Context& ctx, VitPass& pass) const {
+  if (positions_ < 0) pass.positions = ctx.table(true, table_);
+  if (class_token_ < 0) return;
+  const int64_t patches = config_.patches(), length = config_.tokens();
+  std::vector<int32_t> token_sources, patch_tokens, class_tokens;
+  for (int64_t b = 0; b < ctx.batch; ++b) {
+    class_tokens.push_back(int32_t(b * length));
+    token_sources.push_back(int32_t(ctx.batch * patches));
+    for (int64_t p = 0; p < patches; ++p) {
+      patch_tokens.push_back(int32_t(b * length + 1 + p));
+      token_sources.push_back(int32_t(b * patches + p));
+    }
+  }
+  pass.token_rows.sources = ctx.table(true, token_sources);
+  pass.token_rows.patches = ctx.table(true, patch_tokens);
+  pass.token_rows.classes = ctx.table(true, class_tokens);
+}
+
+// Writes the tokens of images of one size to x [batch * tokens, width].
+void Vit::embed(nn::Context& ctx, View images, View x, VitPass& pass) const {
+  const int64_t patches = config_.patches(), width = config_.width, rows = ctx.batch * patches;
+  ForwardBlock weights(ctx, stem_block_, layers_.first_block());
+  device::Arena::Scope scope(ctx.arena);
+  pass.patches = ctx.make_activation(ctx.keep, rows * stem_.row_of_x(ctx));
+  ctx.run(kernels::Patchify{.patches = pass.patches,
+                            .image = images,
+                            .batch = ctx.batch,
+                            .height = config_.image_height,
+                            .width = config_.image_width,
+                            .patch = config_.patch_height,
+                            .patch_width = config_.patch_width,
+                            .range = bytes_,
+                            .stride = stem_.row_of_x(ctx)});
+  const View all = class_token_ < 0 ? x : ctx.arena.temporary((rows + 1) * width),
+             embedded = all.slice(0, rows * width);
+  stem_.forward(ctx, pass.patches, rows, embedded);
+  const View table = positions_ < 0 ? pass.positions : ctx.weight(positions_);
+  ctx.run(kernels::AddTable{.y = embedded,
+                            .x = embedded,
+                            .table = table,
+                            .rows = rows,
+                            .width = width,
+                            .length = patches});
+  if (class_token_ >= 0) {
+    ctx.run(kernels::Copy{.y = all.slice(rows * width, width), .x = ctx.weight(class_token_)});
+    ctx.run(kernels::GatherRows{.y = x,
+                                .x = all,
+                                .index = pass.token_rows.sources,
+                                .rows = ctx.batch * config_.tokens(),
+                                .width = width,
+                                .source_rows = rows + 1});
+  }
+  if (ctx.train && drops())
+    nn::dropout(ctx, x, x, config_.dropout, "encoder/posemb", 0, config_.tokens() * width);
+}
+
+// Returns the normalised tokens. images: none with several sizes.
+View Vit::encode(nn::Context& ctx, View images, int next_block, VitPass& pass) const {
+  const nn::Sequences all = sequences(ctx, pass);
+  const int64_t width = config_.width, rows = all.rows.count;
+  pass.start = ctx.arena.low();
+  Outputs outputs(ctx, rows * width);
+  View x = outputs.make(rows * width);
+  if (pass.sizes.empty())
+    embed(ctx, images, x, pass);
+  else
+    embed_views(ctx, x, pass);
+  return layers_.forward(ctx, outputs, x, all, next_block, pass.layers, [&](int layer, View y) {
+    if (!pass.read_tap) return;
+    read(ctx, pass, block_tap(layer), y);
+    read(ctx, pass, mean_tap(layer), y);
+  });
+}
+
+// d: gradient of the normalised tokens, used as workspace.
+void Vit::backward_stream(nn::Context& ctx, View d, VitPass& pass) const {
+  device::Arena::Scope blocks_scope(ctx.arena);
+  const nn::StreamGradient stream = layers_.stream(ctx, d);
+  layers_.backward(ctx, stream, sequences(ctx, pass), stem_block_, pass.layers);
+  backward_block(ctx, stem_block_, -1, [&] {
+    if (pass.sizes.empty())
+      backward_stem(ctx, stream, pass);
+    else
+      backward_views(ctx, d, pass);
+  });
+  ctx.arena.pop_low(pass.start);
+}
+
+void Vit::backward_stem(nn::Context& ctx, const nn::StreamGradient& stream, VitPass& pass) const {
+  const View d = stream.d;
+  const int64_t examples = ctx.batch / ctx.slices, width = config_.width,
+                columns = config_.patches() * width;
+  if (ctx.train && drops())
+    nn::dropout(ctx, d, d, config_.dropout, "encoder/posemb", 0, config_.tokens() * width);
+  device::Arena::Scope scope(ctx.arena);
+  nn::StreamGradient d_patches = stream;
+  auto gather = [&](View y, View index) {
+    ctx.run(kernels::GatherRows{.y = y,
+                                .x = d,
+                                .index = index,
+                                .rows = index.count,
+                                .width = width,
+                                .source_rows = d.count / width});
+    return y;
+  };
+  auto sum_over_examples = [&](int parameter, View x, int64_t n) {
+    if (ctx.gradient(parameter).view.none()) return;
+    nn::sum_over_slices(ctx, {parameter}, [&](int64_t j, const auto& t) {
+      ctx.run(kernels::ColumnSum{.out = t[0].view,
+                                 .x = x.slice(j * examples * n, examples * n),
+                                 .m = examples,
+                                 .n = n,
+                                 .write = t[0].write});
+    });
+  };
+  if (class_token_ >= 0) {
+    d_patches = gather(ctx.arena.temporary(ctx.batch * columns), pass.token_rows.patches);
+    sum_over_examples(class_token_,
+                      gather(ctx.arena.temporary(ctx.batch * width), pass.token_rows.classes),
+                      width);
+  }
+  sum_over_examples(positions_, d_patches.d, columns);
+  stem_.backward(ctx, d_patches, pass.patches, ctx.batch * config_.patches(), {});
+}
+
+}  // namespace models

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/trunks/vit.hpp"
+
+namespace models {
+
+void VitLayers::declare(ParameterList& list) {
+  const Config& config = config_;
+  for (int64_t i = 0; i < config.depth; ++i) {
+    const std::string path = fmt::format("{}/encoderblock_{}", config.path, i);
+    const int block = list.begin_block(path);
+    Layer layer;
+    layer.norm0 = list.layer_norm(path + "/LayerNorm_0", config.width, true);
+    layer.norm1 = list.layer_norm(path + "/LayerNorm_1", config.width, true);
+    layer.attention = list.attention(path + "/MultiHeadDotProductAttention_0", config.width,
+                                     config.width, config.heads, true, ParameterList::xavier);
+    layer.mlp = list.mlp(path + "/MlpBlock_0", config.width, config.mlp, true);
+    layer.mlp.dropout_rate = config.dropout;
+    layer.mlp.dropout_name = "encoder/mlp";
+    layer.mlp.layer = int(i);
+    blocks_.add(block, layer);
+  }
+  norm_block_ = list.begin_block(config.path + "/encoder_norm");
+  norm_ = list.layer_norm(config.path + "/encoder_norm", config.width, true);
+}
+
+int64_t VitLayers::forward_flops(int64_t tokens) const {
+  const int64_t e = config_.width, m = config_.mlp, p = tokens;
+  return config_.depth * (4 * 2 * p * e * e + 2 * 2 * p * p * e + 2 * 2 * p * e * m);
+}
+
+View VitLayers::normalise(nn::Context& ctx, const nn::Sequences& all, int next_block,
+                          Pass& pass) const {
+  const int64_t rows = all.rows.count;
+  pass.norm_mark = ctx.arena.low();
+  View tokens = ctx.arena.save(rows * config_.width, ctx.activation());
+  ForwardBlock weights(ctx, norm_block_, next_block);
+  pass.norm = norm_.make_saved(ctx, true, rows);
+  norm_.forward(ctx, pass.last, rows, tokens, pass.norm);
+  return tokens;
+}
+
+// y: none if only the tensors for backward are computed again.
+void VitLayers::forward_layer(nn::Context& ctx, const Layer& layer, const nn::Sequences& all,
+                              Stack::Kept& kept, View y, bool save) const {
+  const int64_t length = all.length, width = config_.width, rows = all.rows.count;
+  const bool drop = ctx.train && drops();
+  const int number = layer.mlp.layer;
+  Layer::Saved& s = kept.saved;
+  s.n0 = ctx.make_activation(save, rows * width);
+  s.norm0 = layer.norm0.make_saved(ctx, save, rows);
+  layer.norm0.forward(ctx, kept.x, rows, s.n0, s.norm0);
+  s.attention = layer.attention.make_saved(ctx, save, true, all, all);
+  layer.attention.forward_heads(ctx, s.n0, all, s.n0, all, kernels::Mask::full, {}, s.attention);
+  s.a = ctx.make(save, rows * width);
+  layer.attention.forward_output(ctx, s.attention, rows, s.a, drop ? View{} : kept.x);
+  if (drop) {
+    nn::dropout(ctx, s.a, s.a, config_.dropout, "encoder/attention", number, length * width);
+    ctx.run(kernels::Add{.y = s.a, .a = s.a, .b = kept.x});
+  }
+  s.n1 = ctx.make_activation(save, rows * width);
+  s.norm1 = layer.norm1.make_saved(ctx, save, rows);
+  layer.norm1.forward(ctx, s.a, rows, s.n1, s.norm1);
+  s.mlp = blocks_.make_saved(ctx, layer.mlp, save, rows);
+  if (y.none()) return layer.mlp.forward_hidden(ctx, s.n1, rows, s.mlp);
+  layer.mlp.forward(ctx, s.n1, rows, s.mlp, y, drop ? View{} : s.a);
+  if (drop) {
+    nn::dropout(ctx, y, y, config_.dropout, "encoder/mlp_output", number, length * width);
+    ctx.run(kernels::Add{.y = y, .a = y, .b = s.a});
+  }
+}
+
+void VitLayers::backward_layer(nn::Context& ctx, const Layer& layer, const nn::Sequences& all,
+                               Stack::Kept& kept, const nn::StreamGradient& d) const {
+  const int64_t length = all.length, width = config_.width, rows = all.rows.count;
+  const bool drop = ctx.train && drops();
+  const int number = layer.mlp.layer;
+  Layer::Saved& s = kept.saved;
+  blocks_.make_again(ctx, layer.mlp, s.n1, rows, s.mlp);
+  const nn::StreamGradient dropped = drop ? ctx.arena.temporary(rows * width) : d;
+  if (drop)
+    nn::dropout(ctx, dropped.d, d.d, config_.dropout, "encoder/mlp_output", number, length * width);
+  {
+    device::Arena::Scope scope(ctx.arena);
+    View dn = ctx.make_norm_gradient(rows * width);
+    layer.mlp.backward(ctx, dropped, s.n1, rows, s.mlp, dn);
+    layer.norm1.backward(ctx, dn, s.a, rows, s.norm1, d, Write::accumulate);
+  }
+  if (drop)
+    nn::dropout(ctx, dropped.d, d.d, config_.dropout, "encoder/attention", number, length * width);
+  const View dn = layer.attention.make_input_gradient(ctx, rows * width);
+  layer.attention.backward(ctx, dropped, s.n0, all, {}, all, kernels::Mask::full, {}, s.attention,
+                           dn, {}, Write::overwrite);
+  layer.norm0.backward(ctx, dn, kept.x, rows, s.norm0, d, Write::accumulate);
+}
+
+void VitLayers::backward(nn::Context& ctx, const nn::StreamGradient& stream,
+                         const nn::Sequences& all, int before, Pass& pass) const {
+  const int64_t rows = all.rows.count;
+  backward_block(ctx, norm_block_, blocks_.last_block(), [&] {
+    device::Arena::Scope scope(ctx.arena);
+    nn::StreamGradient dx = stream;
+    dx.d = ctx.arena.temporary(rows * config_.width);
+    norm_.backward(ctx, stream.d, pass.last, rows, pass.norm, dx, Write::overwrite);
+    ctx.run(kernels::Copy{.y = stream.d, .x = dx.d});
+  });
+  ctx.arena.pop_low(pass.norm_mark);
+  blocks_.backward(
+      ctx, before, pass.blocks,
+      [&](const Layer& layer, Stack::Kept& kept) {
+        forward_layer(ctx, layer, all, kept, {}, false);
+      },
+      [&](const Layer& layer, Stack::Kept& kept) {
+        backward_layer(ctx, layer, all, kept, stream);
+      });
+}
+
+}  // namespace models

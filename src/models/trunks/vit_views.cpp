@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+// A ViT on images of several sizes in one pass. Their tokens are packed,
+// example by example, so a slice of examples is contiguous rows, and the blocks
+// run once.
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/gemm.hpp"
+#include "models/trunks/vit.hpp"
+
+namespace models {
+namespace {
+
+// Weights of the four nearest values, with a = -0.75, for a place at `part`
+// after the second one.
+std::array<double, 4> cubic_weights(double part) {
+  constexpr double a = -0.75;
+  auto near = [&](double x) { return ((a + 2) * x - (a + 3)) * x * x + 1; };
+  auto far = [&](double x) { return ((a * x - 5 * a) * x + 8 * a) * x - 4 * a; };
+  return {far(part + 1), near(part), near(1 - part), far(2 - part)};
+}
+
+// Returns the matrix [to, from] that resamples a line. Beyond its ends, a line has the values at
+// the ends.
+std::vector<double> cubic_line(int64_t from, int64_t to) {
+  std::vector<double> out(size_t(from * to));
+  for (int64_t i = 0; i < to; ++i) {
+    const double at = (double(i) + 0.5) * double(from) / double(to) - 0.5, floor = std::floor(at);
+    const std::array<double, 4> weights = cubic_weights(at - floor);
+    for (int64_t k = 0; k < 4; ++k) {
+      const int64_t j = std::clamp<int64_t>(int64_t(floor) - 1 + k, 0, from - 1);
+      out[size_t(i * from + j)] += weights[size_t(k)];
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+std::vector<float> cubic_resampling(int64_t from_height, int64_t from_width, int64_t to_height,
+                                    int64_t to_width) {
+  const std::vector<double> down = cubic_line(from_height, to_height),
+                            across = cubic_line(from_width, to_width);
+  std::vector<float> out;
+  for (int64_t y = 0; y < to_height; ++y)
+    for (int64_t x = 0; x < to_width; ++x)
+      for (int64_t v = 0; v < from_height; ++v)
+        for (int64_t u = 0; u < from_width; ++u)
+          out.push_back(
+              float(down[size_t(y * from_height + v)] * across[size_t(x * from_width + u)]));
+  return out;
+}
+
+void Vit::place_views(nn::Context& ctx, std::span<const ImageGroup> views, VitPass& pass) const {
+  int64_t embedded = 0, row = 0;
+  const int64_t examples = ctx.batch / pass.tokens.views();
+  pass.longest = 0;
+  std::vector<int64_t> first;  // row of each size's patches among the embedded ones
+  for (const ImageGroup& v : views) {
+    Size size{.views = v,
+              .grid_height = v.height / config_.patch_height,
+              .grid_width = v.width / config_.patch_width};
+    first.push_back(embedded);
+    embedded += examples * v.per_example * size.count();
+    pass.longest = std::max(pass.longest, size.count() + config_.class_token);
+    pass.sizes.push_back(size);
+  }
+  std::vector<int32_t> sources, classes, offsets = {0};
+  std::vector<std::vector<int32_t>> rows(views.size());
+  for (int64_t b = 0; b < examples; ++b)
+    for (size_t g = 0; g < views.size(); ++g)
+      for (int64_t v = 0; v < views[g].per_example; ++v) {
+        if (config_.class_token) {
+          classes.push_back(int32_t(row++));
+          sources.push_back(int32_t(embedded));
+        }
+        const int64_t patches = pass.sizes[g].count();
+        for (int64_t p = 0; p < patches; ++p) {
+          rows[g].push_back(int32_t(row++));
+          sources.push_back(int32_t(first[g] + (b * views[g].per_example + v) * patches + p));
+        }
+        offsets.push_back(int32_t(row));
+      }
+  pass.rows = row;
+  pass.offsets = ctx.table(true, offsets);
+  pass.token_rows.sources = ctx.table(true, sources);
+  if (config_.class_token) pass.token_rows.classes = ctx.table(true, classes);
+  for (size_t g = 0; g < views.size(); ++g) {
+    Size& size = pass.sizes[g];
+    size.rows = ctx.table(true, rows[g]);
+    if (positions_ < 0)
+      size.positions = ctx.table(true, sincos2d(size.grid_height, size.grid_width, config_.width));
+    else if (size.grid_height != config_.grid_height() || size.grid_width != config_.grid_width())
+      size.resampling =
+          ctx.table(true, cubic_resampling(config_.grid_height(), config_.grid_width(),
+                                           size.grid_height, size.grid_width));
+  }
+}
+
+// Returns the position table of the size: [patches of the size, width].
+View Vit::positions_of(nn::Context& ctx, const Size& size) const {
+  if (positions_ < 0) return size.positions;
+  if (size.resampling.none()) return ctx.weight(positions_);
+  const View table = ctx.arena.temporary(size.count() * config_.width);
+  ctx.run(kernels::Gemm{.c = table,
+                        .a = size.resampling,
+                        .b = ctx.weight(positions_),
+                        .m = size.count(),
+                        .n = config_.width,
+                        .k = config_.patches()});
+  return table;
+}
+
+// Writes the packed tokens of all images to x.
+void Vit::embed_views(nn::Context& ctx, View x, VitPass& pass) const {
+  const int64_t width = config_.width, examples = ctx.batch / pass.tokens.views();
+  int64_t embedded = 0;
+  for (const Size& s : pass.sizes) embedded += examples * s.views.per_example * s.count();
+  ForwardBlock weights(ctx, stem_block_, layers_.first_block());
+  device::Arena::Scope scope(ctx.arena);
+  const View all = ctx.arena.temporary((embedded + config_.class_token) * width);
+  int64_t at = 0;
+  for (Size& s : pass.sizes) {
+    const int64_t images = examples * s.views.per_example, rows = images * s.count();
+    const View y = all.slice(at * width, rows * width);
+    at += rows;
+    s.patches = ctx.make_activation(ctx.keep, rows * stem_.row_of_x(ctx));
+    ctx.run(kernels::Patchify{.patches = s.patches,
+                              .image = s.views.images,
+                              .batch = images,
+                              .height = s.views.height,
+                              .width = s.views.width,
+                              .patch = config_.patch_height,
+                              .patch_width = config_.patch_width,
+                              .range = bytes_,
+                              .stride = stem_.row_of_x(ctx)});
+    stem_.forward(ctx, s.patches, rows, y);
+    ctx.run(kernels::AddTable{.y = y,
+                              .x = y,
+                              .table = positions_of(ctx, s),
+                              .rows = rows,
+                              .width = width,
+                              .length = s.count()});
+  }
+  if (config_.class_token)
+    ctx.run(kernels::Copy{.y = all.slice(at * width, width), .x = ctx.weight(class_token_)});
+  ctx.run(kernels::GatherRows{.y = x,
+                              .x = all,
+                              .index = pass.token_rows.sources,
+                              .rows = pass.rows,
+                              .width = width,
+                              .source_rows = all.count / width});
+}
+
+// Computes the gradients of the stem from the gradient of the packed tokens. Within a slice the
+// sizes are added in order.
+void Vit::backward_views(nn::Context& ctx, View d, const VitPass& pass) const {
+  const int64_t width = config_.width;
+  device::Arena::Scope scope(ctx.arena);
+  auto gather = [&](View index) {
+    const View y = ctx.arena.temporary(index.count * width);
+    ctx.run(kernels::GatherRows{.y = y,
+                                .x = d,
+                                .index = index,
+                                .rows = index.count,
+                                .width = width,
+                                .source_rows = pass.rows});
+    return y;
+  };
+  auto slice = [&](int64_t j, View x) {
+    return x.slice(x.count / ctx.slices * j, x.count / ctx.slices);
+  };
+  if (class_token_ >= 0) {
+    const View of_classes = gather(pass.token_rows.classes);
+    nn::sum_over_slices(ctx, {class_token_}, [&](int64_t j, const auto& t) {
+      ctx.run(kernels::ColumnSum{.out = t[0].view,
+                                 .x = slice(j, of_classes),
+                                 .m = ctx.batch / ctx.slices,
+                                 .n = width,
+                                 .write = t[0].write});
+    });
+  }
+  std::vector<View> of_patches;
+  for (const Size& s : pass.sizes) of_patches.push_back(gather(s.rows));
+  if (positions_ >= 0)
+    nn::sum_over_slices(ctx, {positions_}, [&](int64_t j, const auto& t) {
+      for (size_t g = 0; g < pass.sizes.size(); ++g) {
+        device::Arena::Scope sums(ctx.arena);
+        const Size& s = pass.sizes[g];
+        const Write write = g ? Write::accumulate : t[0].write;
+        const int64_t columns = s.count() * width;
+        const View x = slice(j, of_patches[g]);
+        const bool usual = s.resampling.none();
+        const View sum = usual ? t[0].view : ctx.arena.temporary(columns);
+        ctx.run(kernels::ColumnSum{.out = sum,
+                                   .x = x,
+                                   .m = x.count / columns,
+                                   .n = columns,
+                                   .write = usual ? write : Write::overwrite});
+        if (!usual)
+          ctx.run(kernels::Gemm{.c = t[0].view,
+                                .a = s.resampling,
+                                .b = sum,
+                                .m = config_.patches(),
+                                .n = width,
+                                .k = s.count(),
+                                .trans_a = true,
+                                .write = write});
+      }
+    });
+  nn::sum_over_slices(ctx, {stem_.kernel, stem_.bias}, [&](int64_t j, const auto& targets) {
+    auto all = targets;
+    for (size_t g = 0; g < pass.sizes.size(); ++g) {
+      device::Arena::Scope operands(ctx.arena);
+      const View x = slice(j, pass.sizes[g].patches), dy = slice(j, of_patches[g]);
+      stem_.parameter_gradients(ctx, all[0], all[1], ctx.operand(dy), x, dy.count / width);
+      for (auto& t : all) t.write = Write::accumulate;
+    }
+  });
+}
+
+}  // namespace models
