@@ -48,6 +48,18 @@ int give(const Answer& answer) {
   return answer.exit;
 }
 
+// Gives the answer on rank 0. The other ranks wait: the launcher ends rank 0 when another rank ends
+// with an error.
+int give_once(comm::Comm& world, const Answer& answer) {
+  if (world.rank() == 0) {
+    base::set_rank(0, 1);
+    give(answer);
+    std::cout.flush();
+  }
+  world.barrier();
+  return answer.exit;
+}
+
 modes::Call call_of(const CommandLine& c, const train::Recipe& recipe, config::Deck& deck,
                     double begin_s) {
   const int64_t overrides = int64_t(c.set.size() + c.unset.size());
@@ -106,8 +118,9 @@ int run(int argc, char** argv) {
       comm::Session session(argc, argv);
       base::set_rank(session.world().rank(), session.world().size());
       if (!agree_on_command(session.world(), c)) return int(base::Exit::config);
+      if (answer) return give_once(session.world(), *answer);
     }
-    if (comm::launched_rank() > 0) return answer ? answer->exit : 0;
+    if (comm::launched_rank() > 0) return 0;
     base::set_rank(0, 1);
     return answer ? give(*answer) : look(c, begin_s);
   }

@@ -1,11 +1,14 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """Ranks of one job that differ: command lines, decks, data, scripts. Every job ends with one error in one form."""
+import contextlib
 import os
 import re
 import shutil
 import subprocess
 import tarfile
+import threading
+import time
 from unittest import mock
 
 import harness
@@ -149,6 +152,36 @@ class Ranks(harness.RunTest):
         other = ["-np", 1, "-wdir", "/", harness.TRAINER, good, "--set", "data.train.path=data/train-{000..001}.tar"]
         self.assertEqual(self.launch(["-np", 1, *other[4:]], other), 4, self.output)
         self.assertIn("error: rank 1: ", self.output)
+
+    def test_a_slow_rank_0_still_tells_the_error(self):
+        """Rank 0 waits to write its error into a full pipe. mpirun ends it if another rank ends before."""
+        pipe = f"{self.folder}/pipe"
+        os.mkfifo(pipe)
+        reader = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
+        fill = b"x" * os.fpathconf(reader, "PC_PIPE_BUF")
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(reader, fill)
+        wrong = [self.deck(), "--mode", "trian"]
+        text = []
+
+        def drain():
+            time.sleep(4)  # mpirun kills a rank 1 s after the signal
+            data = b""
+            while b"selftest}" not in data and len(text) < 300:
+                with contextlib.suppress(BlockingIOError):
+                    data += os.read(reader, 1 << 16)
+                text.append(data.lstrip(b"x").decode())
+                time.sleep(0.1)
+
+        draining = threading.Thread(target=drain)
+        draining.start()
+        slow = ["sh", "-c", f'exec "$0" "$@" 2> {pipe}']
+        code = self.launch(["-np", 1, *slow, harness.TRAINER, *wrong], ["-np", 2, harness.TRAINER, *wrong])
+        draining.join()
+        os.close(reader)
+        self.assertEqual(code, 2, self.output)
+        self.assertIn("error: --mode: trian not in", text[-1])
 
     def test_ranks_of_another_mpis_launcher_are_refused(self):
         """A shell of this name sets what mpiexec of MPICH tells its ranks; with Open MPI each of them would be alone."""
