@@ -106,7 +106,7 @@ set(TRAINER_webp_SOURCES data/images/webp)
 set(TRAINER_sentencepiece_LIBRARY trainer::sentencepiece)
 set(TRAINER_sentencepiece_SOURCES data/tokenizers/sentencepiece)
 set(TRAINER_archive_LIBRARY LibArchive::LibArchive)
-set(TRAINER_archive_SOURCES checkpoint/npz_reader checkpoint/unpack)
+set(TRAINER_archive_SOURCES checkpoint/npz_reader checkpoint/unpack checkpoint/zip_members)
 set(TRAINER_ABSENT_SOURCES "")       # left out of this program
 set(TRAINER_REPLACED_SOURCES "")     # all that a build may leave out
 set(TRAINER_REPLACING_SOURCES "")

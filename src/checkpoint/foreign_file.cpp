@@ -4,13 +4,11 @@
 namespace checkpoint {
 
 std::string foreign_hint(const std::string& path) {
-  if (path.ends_with(".index.json"))
-    return "; it is an index of weights that lie in several files: load them and write all into "
-           "one .safetensors file";
-  for (const char* end : {".pt", ".pth", ".bin", ".ckpt", ".pkl"})
-    if (path.ends_with(end))
-      return "; such files are pickles, which can run any code: write the weights with "
-             "safetensors.torch.save_file or numpy.savez";
+  if (path.ends_with(".pkl"))
+    return "; such files are pickles, which can run any code: write the weights with torch.save, "
+           "safetensors.torch.save_file or numpy.savez";
+  for (const char* end : {".pt", ".pth", ".bin", ".ckpt", ".torch", ".index.json"})
+    if (path.ends_with(end)) return "; init.from takes the weights of such files";
   return "";
 }
 

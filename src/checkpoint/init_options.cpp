@@ -10,7 +10,9 @@ namespace checkpoint {
 void InitOptions::bind(config::Table& t) {
   t.key("from", from,
         "parameters of a new run, at step 0 only: \"\" = random; a checkpoint .h5; a run "
-        "directory; .npz or .safetensors with big_vision's names; a checkpoint folder of "
+        "directory; .npz, .safetensors or a file of torch.save (.pth, .pt, .bin, .ckpt, .torch) "
+        "with "
+        "big_vision's names; .index.json for several such files; a checkpoint folder of "
         "big_vision. For ResNets also the names of torchvision, VISSL, MoCo, SwAV or DINO, below "
         "any prefix; for ConvNeXts also those of torchvision")
       .unit("path");
@@ -28,8 +30,8 @@ void InitOptions::bind(config::Table& t) {
   t.key("map", map,
         "{ \"encoder\" = \"params/img\" }: our prefix = the prefix in the file; the longest match "
         "wins; parameters without a match stay random; a prefix ends at a slash or a dot. Empty: "
-        "the names are equal, below params/ "
-        "if the file has that");
+        "the names are equal, below params/, "
+        "state_dict, model_state_dict or model if the file has that");
   t.choice("posemb", resample, {{"interpolate", true}, {"keep", false}},
            "position table of another image size. interpolate: resampled linearly, corners "
            "aligned, as published; keep: the new one stays random");

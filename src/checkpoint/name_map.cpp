@@ -30,10 +30,10 @@ std::string joined(const std::string& prefix, const std::string& rest, char betw
   return prefix.empty() || rest.empty() ? prefix + rest : prefix + between + rest;
 }
 
-// Returns the group that holds the parameters in the file: params, opt/target (an older layout), or
-// "".
+// Returns the group that holds the parameters in the file: params, opt/target (an older layout), a
+// usual key of PyTorch programs, or "".
 std::string root_of(const std::vector<FileTensor>& tensors) {
-  for (const char* root : {"params", "opt/target"})
+  for (const char* root : {"params", "opt/target", "state_dict", "model_state_dict", "model"})
     for (const FileTensor& t : tensors)
       if (behind(t.name, root)) return root;
   return "";

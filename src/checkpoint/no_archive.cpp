@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Replaces npz_reader.cpp and unpack.cpp in programs without libarchive.
+// Replaces npz_reader.cpp, zip_members.cpp and unpack.cpp in programs without libarchive.
 #include "base/error.hpp"
 #include "checkpoint/unpack.hpp"
 #include "checkpoint/weight_file.hpp"
+#include "checkpoint/zip_members.hpp"
 
 namespace checkpoint {
 
@@ -19,6 +20,12 @@ std::unique_ptr<WeightFile> open_npz_weights(const std::string& path) {
              "{}: this program was built without libarchive (TRAINER_WITHOUT), which reads .npz: "
              "build it with libarchive, or convert the file to .safetensors",
              path);
+}
+
+std::vector<ZipMember> zip_members(const std::string&) {
+  base::fail(base::Exit::checkpoint,
+             "this program was built without libarchive (TRAINER_WITHOUT), which reads files of "
+             "torch.save: build it with libarchive, or convert the file to .safetensors");
 }
 
 }  // namespace checkpoint

@@ -45,13 +45,18 @@ std::unique_ptr<WeightFile> open_weights(const std::string& path) {
     if (io::is_directory(path) || data::has_ending(path, ".h5")) return open_newest(files_at(path));
     if (data::has_ending(path, ".npz")) return open_npz_weights(path);
     if (data::has_ending(path, ".safetensors")) return open_safetensors_weights(path);
+    if (data::has_ending(path, ".index.json")) return open_shards(path);
+    for (const char* end : {".pth", ".pt", ".bin", ".ckpt", ".torch", ".pth.tar"})
+      if (data::has_ending(path, end)) return open_pth_weights(path);
   } catch (const io::Failure& e) {
     base::fail(Exit::checkpoint, "{}", e.what());
   }
-  base::fail(Exit::checkpoint,
-             "{}: the end of the name is unknown; known are .h5 (a checkpoint of this program), "
-             ".npz, .safetensors, and a run directory{}",
-             path, foreign_hint(path));
+  base::fail(
+      Exit::checkpoint,
+      "{}: the end of the name is unknown; known are .h5 (a checkpoint of this program), "
+      ".npz, .safetensors, .pth, .pt, .bin, .ckpt and .torch (torch.save), .index.json (several "
+      "such files), and a run directory{}",
+      path, foreign_hint(path));
 }
 
 }  // namespace checkpoint

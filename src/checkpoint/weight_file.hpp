@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Files with named tensors that can initialise a new run's parameters ([init] from): a checkpoint
-// of this program or of big_vision, .npz or .safetensors. Each has its reader (checkpoint_reader,
-// zarr_reader, npz_reader, safetensors_reader). Values of any type are returned as f32. Readers
+// of this program or of big_vision, .npz, .safetensors, a file of torch.save, or an index of
+// several such files. Each has its reader (checkpoint_reader, zarr_reader, npz_reader,
+// safetensors_reader, pth_reader, shards_reader). Values of any type are returned as f32. Readers
 // trust nothing in a file. Names, types, shapes and places are checked when the file is opened.
 // Data is read in pieces, so a false claim of a file cannot exhaust the memory.
 #pragma once
@@ -58,9 +59,11 @@ class WeightFile {
   std::optional<size_t> current_;
   int64_t left_ = 0;  // elements
   std::vector<char> buffer_;
+  friend class ShardsReader;  // reads other files through their own seek, take and finish
 };
 
-// Chooses the reader by the end of the name: .h5, .npz, .safetensors. A run directory means its
+// Chooses the reader by the end of the name: .h5, .npz, .safetensors, those of torch.save, or
+// .index.json. A run directory means its
 // newest valid checkpoint. A folder may also be a checkpoint of big_vision. Throws
 // Error(Exit::checkpoint) if the file cannot be read or is malformed.
 std::unique_ptr<WeightFile> open_weights(const std::string& path);
@@ -68,6 +71,9 @@ std::unique_ptr<WeightFile> open_weights(const std::string& path);
 std::unique_ptr<WeightFile> open_checkpoint_weights(const std::string& path);
 std::unique_ptr<WeightFile> open_npz_weights(const std::string& path);
 std::unique_ptr<WeightFile> open_safetensors_weights(const std::string& path);
+std::unique_ptr<WeightFile> open_pth_weights(const std::string& path);
+// Opens the files that an index names, in the index's folder.
+std::unique_ptr<WeightFile> open_shards(const std::string& path);
 std::unique_ptr<WeightFile> open_zarr_weights(const std::string& folder);
 
 // Returns the folder of a checkpoint of big_vision: `path` itself, or the newest one if the file

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads files of initial weights. The first bytes select the format: a zip archive is an .npz, '{'
+// Reads files of initial weights. The first bytes select the format: a zip archive is a file of
+// torch.save if it has a data.pkl, and an .npz otherwise; 0x80 is an old file of torch.save, '{'
 // the text of a .npy header, anything else a .safetensors.
 #include <algorithm>
 
@@ -19,8 +20,11 @@ void weights(std::string_view input) {
     return;
   }
   MemoryFile memory(input);
-  auto file = input.starts_with("PK") ? checkpoint::open_npz_weights(memory.path())
-                                      : checkpoint::open_safetensors_weights(memory.path());
+  const bool zip = input.starts_with("PK"), torch = input.find("/data.pkl") != input.npos;
+  auto file = input.starts_with('\x80') || (zip && torch)
+                  ? checkpoint::open_pth_weights(memory.path())
+              : zip ? checkpoint::open_npz_weights(memory.path())
+                    : checkpoint::open_safetensors_weights(memory.path());
   // plan_init matches names with patterns; a mismatch is not a finding.
   try {
     checkpoint::InitOptions options;

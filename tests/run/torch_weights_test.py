@@ -5,12 +5,19 @@ fit, exported and loaded again.
 
 PyTorch is optional: TORCH_PYTHON names a Python that has it (with torchvision and safetensors), if this one has not.
 """
+import argparse
+import collections
+import io
 import json
 import os
+import pickle
 import subprocess
 import sys
 import tarfile
+import types
 import unittest
+import zipfile
+from unittest import mock
 
 import h5py
 import numpy as np
@@ -130,6 +137,44 @@ def save_safetensors(tensors, path):
             f.write(np.ascontiguousarray(value).tobytes())
 
 
+def save_pth(content, path):
+    """Writes what torch.save writes, without PyTorch. Classes and a function of its names stand for the real ones."""
+    torch, utils = types.ModuleType("torch"), types.ModuleType("torch._utils")
+    storages = {"float32": type("FloatStorage", (), {"__module__": "torch"}), "int64": type("LongStorage", (), {"__module__": "torch"})}
+    torch.FloatStorage, torch.LongStorage = storages.values()
+
+    def _rebuild_tensor_v2():
+        pass
+
+    utils._rebuild_tensor_v2 = _rebuild_tensor_v2
+    _rebuild_tensor_v2.__module__, _rebuild_tensor_v2.__qualname__ = "torch._utils", "_rebuild_tensor_v2"
+    data = []
+
+    class Storage(list):
+        pass
+
+    class Pickler(pickle.Pickler):
+        def reducer_override(self, value):
+            if not isinstance(value, np.ndarray):
+                return NotImplemented
+            strides = tuple(stride // value.itemsize for stride in value.strides)
+            return _rebuild_tensor_v2, (Storage([value]), 0, value.shape, strides, False, collections.OrderedDict())
+
+        def persistent_id(self, value):
+            if not isinstance(value, Storage):
+                return None
+            data.append(value[0])
+            return "storage", storages[str(value[0].dtype)], str(len(data) - 1), "cpu", value[0].size
+
+    text = io.BytesIO()
+    with mock.patch.dict(sys.modules, {"torch": torch, "torch._utils": utils}):
+        Pickler(text, protocol=2).dump(content)
+    with zipfile.ZipFile(path, "w") as z:
+        z.writestr("archive/data.pkl", text.getvalue())
+        for i, value in enumerate(data):
+            z.writestr(f"archive/data/{i}", value.tobytes())
+
+
 def read_safetensors(path):
     with open(path, "rb") as f:
         header = json.loads(f.read(int.from_bytes(f.read(8), "little")))
@@ -146,6 +191,16 @@ def no_torch():
 
 
 NO_TORCH = no_torch()
+
+
+class Touch:
+    """Pickled, it makes a file when a pickle is read the usual way."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.system, ("touch " + self.path,)
 
 
 class TorchWeights(harness.RunTest):
@@ -195,6 +250,21 @@ class TorchWeights(harness.RunTest):
                 got = self.params(f"run{i}")
                 self.same_trunk(got, self.tensors)
                 self.assertFalse(got["head/kernel"].any(), "the head keeps its first values")
+
+    def test_files_of_torch_save(self):
+        moco = {"epoch": 200, "arch": "resnet18", "state_dict": collections.OrderedDict(
+            (f"module.encoder_{which}.{name}", np.asarray(value + (which == "k"))) for which in "qk" for name, value in self.tensors.items()),
+            "optimizer": {"state": {0: {"momentum_buffer": np.zeros(3, np.float32)}}, "param_groups": [{"lr": 0.03}]}}
+        dino = {"student": {f"module.backbone.{name}": value + 1 for name, value in self.tensors.items()},
+                "teacher": {f"backbone.{name}": value for name, value in self.tensors.items()}, "args": argparse.Namespace(lr=1.0)}
+        for name, content, ranks in (("moco.pth.tar", moco, 2), ("dino.pth", dino, 0), ("plain.pt", dict(self.tensors), 0)):
+            with self.subTest(name):
+                save_pth(content, self.path(name))
+                self.start(0, self.path(name), "loaded 120 of 122 tensors", ranks=ranks, dir=name + ".run")
+                self.same_trunk(self.params(name + ".run"), self.tensors)
+        save_pth({"state_dict": self.tensors, "then": Touch(self.path("touched"))}, self.path("hostile.pth"))
+        self.start(5, self.path("hostile.pth"), 'hostile.pth: names "posix.system", which can run code', ranks=2)
+        self.assertFalse(os.path.exists(self.path("touched")))
 
     def test_running_values(self):
         """A step turns running values r into 0.9 r + 0.1 s, where s depends on weights and images only."""

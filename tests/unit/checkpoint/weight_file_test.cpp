@@ -15,6 +15,7 @@
 #include "checkpoint/header.hpp"
 #include "checkpoint/npy_header.hpp"
 #include "weight_files.hpp"
+#include "weight_fixture.hpp"
 
 namespace {
 
@@ -25,54 +26,7 @@ using tests::safetensors;
 using tests::zip;
 using Floats = std::vector<float>;
 
-class WeightFile : public testing::Test {
- protected:
-  void SetUp() override {
-    directory_ = testing::TempDir() + "trainer_weights_XXXXXX";
-    ASSERT_NE(::mkdtemp(directory_.data()), nullptr);
-  }
-  void TearDown() override {
-    std::string command = "rm -rf '" + directory_ + "'";
-    ASSERT_EQ(std::system(command.c_str()), 0);
-  }
-  std::string file(const std::string& name, const std::string& bytes) {
-    std::string path = directory_ + "/" + name;
-    tests::write(path, bytes);
-    return path;
-  }
-  // Reads the whole file, in pieces of `piece` elements.
-  static std::vector<std::pair<std::string, Floats>> read_all(const std::string& path,
-                                                              int64_t piece = 5) {
-    std::vector<std::pair<std::string, Floats>> out;
-    auto weights = checkpoint::open_weights(path);
-    for (size_t i = 0; i < weights->tensors().size(); ++i) {
-      const checkpoint::FileTensor& t = weights->tensors()[i];
-      if (!t.type) continue;
-      Floats values(size_t(t.count()));
-      weights->begin(i);
-      for (int64_t at = 0; at < t.count(); at += piece)
-        weights->read(values.data() + at, std::min(piece, t.count() - at));
-      out.emplace_back(t.name, values);
-    }
-    return out;
-  }
-  // Returns the reason that opening or reading the file is refused, or "".
-  static std::string problem(const std::string& path) {
-    try {
-      read_all(path);
-      return "";
-    } catch (const base::Error& e) {
-      EXPECT_EQ(e.code(), base::Exit::checkpoint) << e.what();
-      EXPECT_EQ(std::string(e.what()).find(path), 0u) << e.what();
-      return e.what();
-    }
-  }
-  void refused(const std::string& name, const std::string& bytes, const std::string& fragment) {
-    std::string text = problem(file(name, bytes));
-    EXPECT_NE(text.find(fragment), text.npos) << "'" << fragment << "' is not in '" << text << "'";
-  }
-  std::string directory_;
-};
+class WeightFile : public tests::WeightFileTest {};
 
 // Compares every bit pattern of both 16-bit types with the definition of the formats.
 TEST_F(WeightFile, SixteenBitTypesAreExact) {
@@ -199,10 +153,9 @@ TEST_F(WeightFile, EveryVersionTypeAndShape) {
 
 TEST_F(WeightFile, NamesOfFiles) {
   EXPECT_NE(problem(directory_ + "/none.npz").find("no such file"), std::string::npos);
-  refused("x.bin", "abc", ".safetensors");
+  refused("x.weights", "abc", ".safetensors");
   refused("x.h5", std::string(5000, 'x'), "checkpoint");
-  refused("model.safetensors.index.json", "{}", "it is an index of weights");
-  refused("model.pth", "abc", "pickles");
+  refused("model.pkl", "abc", "pickles");
   for (const char* name : {"x.npz", "x.safetensors", "x.h5"})
     refused(name, "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n",
             "pointer of Git LFS");
@@ -216,8 +169,8 @@ TEST_F(WeightFile, NamesOfFiles) {
   };
   // A small file of another kind is not cut.
   EXPECT_EQ(header("model.safetensors.index.json", "{ \"weight_map\": {} }"),
-            "it does not begin as a checkpoint of this program; it is an index of weights that lie "
-            "in several files: load them and write all into one .safetensors file");
+            "it does not begin as a checkpoint of this program; init.from takes the weights of "
+            "such files");
   for (const char* part : {"", "trainer checkpoint: an HDF5"})
     EXPECT_NE(header("x.h5", part).find("it is cut"), std::string::npos) << part;
   EXPECT_NE(header("x.h5", std::string(40, '\0')).find("it is cut"), std::string::npos);

@@ -42,7 +42,7 @@ using Members = std::vector<std::pair<std::string, std::string>>;
 
 inline std::string zip(const Members& members, bool deflate = false) {
   archive* a = archive_write_new();
-  std::vector<char> memory(1 << 22);
+  std::vector<char> memory(1 << 23);
   size_t used = 0;
   if (archive_write_set_format_zip(a) != ARCHIVE_OK ||
       archive_write_set_options(a, deflate ? "zip:compression=deflate" : "zip:compression=store") !=
