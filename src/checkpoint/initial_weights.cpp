@@ -8,6 +8,7 @@
 
 #include "base/clock.hpp"
 #include "base/text.hpp"
+#include "checkpoint/foreign_vit.hpp"
 #include "checkpoint/name_map.hpp"
 #include "checkpoint/resample.hpp"
 #include "checkpoint/weight_file.hpp"
@@ -133,8 +134,10 @@ InitReport load_initial_weights(comm::Comm& comm, const InitOptions& options, co
 
   Reader reader;
   Json plan = Json::from_cbor(comm::on_first(comm, [&] {
+    InitOptions chosen = options;
     reader.file = open_weights(options.from);
-    reader.plan = plan_init(wanted, *reader.file, options, trunk, use);
+    if (trunk.vit) reader.file = translated_vit(std::move(reader.file), *trunk.vit, chosen.map);
+    reader.plan = plan_init(wanted, *reader.file, chosen, trunk, use);
     Json loads = Json::array(), whole = Json::array();
     for (const InitPlan::Load& l : reader.plan.loads) {
       loads.push_back(l.wanted);

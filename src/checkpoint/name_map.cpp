@@ -122,12 +122,13 @@ std::optional<TorchNames> torch_names(const WeightFile& file, const InitOptions&
   return trunk.torch && options.map.empty() ? TorchNames::of(file, *trunk.torch) : std::nullopt;
 }
 
-std::string all_but(const models::TorchTrunk& trunk) { return fmt::format("(?!{}).*", trunk.root); }
+std::string all_but(const std::string& root) { return fmt::format("(?!{}).*", root); }
 
-// By default, only the trunk is loaded from files of PyTorch programs, as linear probes need.
-InitOptions with_default(InitOptions options, bool translated, const models::TrunkWeights& trunk) {
-  if (translated && options.dont_load == InitOptions().dont_load)
-    options.dont_load = {all_but(*trunk.torch)};
+// By default, only the trunk is loaded from files of PyTorch programs, as linear probes need. root:
+// that of the trunk in such a file, or "".
+InitOptions with_default(InitOptions options, const std::string& root) {
+  if (!root.empty() && options.dont_load == InitOptions().dont_load)
+    options.dont_load = {all_but(root)};
   return options;
 }
 
@@ -140,9 +141,10 @@ class InitPlanner {
         trunk_(trunk),
         use_(use),
         torch_(torch_names(file, options, trunk)),
-        options_(with_default(options, torch_.has_value(), trunk)),
+        root_(torch_ ? trunk.torch->root : file.translated_root()),
+        options_(with_default(options, root_)),
         tensors_(file.tensors()),
-        names_(options_, tensors_, torch_.has_value()),
+        names_(options_, tensors_, !root_.empty()),
         taken_(tensors_.size()) {
     for (size_t i = 0; i < tensors_.size(); ++i) {
       const std::optional<std::string> ours =
@@ -278,7 +280,7 @@ class InitPlanner {
   // loaded.
   void check_patterns(const std::string& first_path) {
     std::vector<std::string> published = InitOptions().dont_load;
-    if (trunk_.torch) published.push_back(all_but(*trunk_.torch));
+    if (!root_.empty()) published.push_back(all_but(root_));
     for (size_t i = 0; i < options_.dont_load.size(); ++i)
       if (!names_.has_matched(i) &&
           std::find(published.begin(), published.end(), options_.dont_load[i]) == published.end())
@@ -292,6 +294,7 @@ class InitPlanner {
   const models::TrunkWeights& trunk_;
   const Use use_;
   const std::optional<TorchNames> torch_;
+  const std::string root_;  // of the trunk's paths, if the names are another program's; or ""
   const InitOptions options_;
   const std::vector<FileTensor>& tensors_;
   Names names_;

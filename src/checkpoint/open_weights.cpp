@@ -12,6 +12,18 @@
 namespace checkpoint {
 namespace {
 
+using Open = std::unique_ptr<WeightFile> (*)(const std::string& path);
+struct Ending {
+  const char* text;
+  Open open;
+};
+constexpr Ending kEndings[] = {
+    {".npz", open_npz_weights},    {".safetensors", open_safetensors_weights},
+    {".index.json", open_shards},  {".pth", open_pth_weights},
+    {".pt", open_pth_weights},     {".bin", open_pth_weights},
+    {".ckpt", open_pth_weights},   {".torch", open_pth_weights},
+    {".pth.tar", open_pth_weights}};
+
 std::unique_ptr<WeightFile> open_newest(const std::vector<Candidate>& files) {
   std::string reasons;
   for (const Candidate& c : files) {
@@ -35,6 +47,11 @@ std::string pointer_in(const std::string& path) {
 
 }  // namespace
 
+bool has_weights_alone(const std::string& path) {
+  return std::ranges::any_of(kEndings,
+                             [&](const Ending& e) { return data::has_ending(path, e.text); });
+}
+
 std::unique_ptr<WeightFile> open_weights(const std::string& path) {
   using base::Exit;
   try {
@@ -43,11 +60,8 @@ std::unique_ptr<WeightFile> open_weights(const std::string& path) {
     if (const std::string pointer = pointer_in(path); !pointer.empty())
       base::fail(Exit::checkpoint, "{}: {}", path, pointer);
     if (io::is_directory(path) || data::has_ending(path, ".h5")) return open_newest(files_at(path));
-    if (data::has_ending(path, ".npz")) return open_npz_weights(path);
-    if (data::has_ending(path, ".safetensors")) return open_safetensors_weights(path);
-    if (data::has_ending(path, ".index.json")) return open_shards(path);
-    for (const char* end : {".pth", ".pt", ".bin", ".ckpt", ".torch", ".pth.tar"})
-      if (data::has_ending(path, end)) return open_pth_weights(path);
+    for (const auto& [end, open] : kEndings)
+      if (data::has_ending(path, end)) return open(path);
   } catch (const io::Failure& e) {
     base::fail(Exit::checkpoint, "{}", e.what());
   }

@@ -24,7 +24,7 @@ std::vector<std::string> prefixes_of_trunks(const std::vector<FileTensor>& tenso
   return found;
 }
 
-std::string chosen(const WeightFile& file, const models::TorchTrunk& trunk,
+std::string chosen(const WeightFile& file, const std::string& plural, const std::string& root,
                    const std::vector<std::string>& prefixes) {
   if (prefixes.size() == 1) return prefixes[0];
   for (const char* evaluated : {"encoder_q.", "teacher."}) {
@@ -38,8 +38,8 @@ std::string chosen(const WeightFile& file, const models::TorchTrunk& trunk,
     names.push_back(base::quoted(p.substr(0, p.empty() ? 0 : p.size() - 1), 200));
   base::fail(base::Exit::checkpoint,
              "init.from: {} holds several {}, below {}; choose one: init.map = {{ {} = {} }}",
-             file.path(), trunk.plural, base::join(names, ", "),
-             trunk.root.substr(0, trunk.root.size() - 1), names[0]);
+             file.path(), plural, base::join(names, ", "), root.substr(0, root.size() - 1),
+             names[0]);
 }
 
 }  // namespace
@@ -50,15 +50,23 @@ bool is_beside(const std::string& path, const models::TorchTrunk& trunk) {
   return path.starts_with(trunk.root) && !is_of_trunk(path.substr(trunk.root.size()), trunk);
 }
 
-std::optional<TorchNames> TorchNames::of(const WeightFile& file, const models::TorchTrunk& trunk) {
-  const std::vector<std::string> prefixes = prefixes_of_trunks(file.tensors(), trunk.mark);
+std::optional<std::string> trunk_prefix(const WeightFile& file, const std::string& mark,
+                                        const std::string& plural, const std::string& root) {
+  const std::vector<std::string> prefixes = prefixes_of_trunks(file.tensors(), mark);
   // Checkpoints of this program have prefixes such as "params/trunk/", which need no translation.
   if (prefixes.empty() || std::any_of(prefixes.begin(), prefixes.end(),
                                       [](const std::string& p) { return p.ends_with('/'); }))
     return {};
+  return chosen(file, plural, root, prefixes);
+}
+
+std::optional<TorchNames> TorchNames::of(const WeightFile& file, const models::TorchTrunk& trunk) {
+  const std::optional<std::string> prefix =
+      trunk_prefix(file, trunk.mark, trunk.plural, trunk.root);
+  if (!prefix) return {};
   TorchNames names;
   names.trunk_ = trunk;
-  names.prefix_ = chosen(file, trunk, prefixes);
+  names.prefix_ = *prefix;
   const std::string& p = names.prefix_;
   auto above = [&p](const std::string& part) -> std::optional<std::string> {
     if (p.size() < part.size() || !p.ends_with(part)) return {};

@@ -20,12 +20,17 @@ bool is_counter(const std::string& name);
 // file stores beside the trunk.
 bool is_beside(const std::string& path, const models::TorchTrunk& trunk);
 
+// Returns the prefix of the trunk in the file, such as "" or "module.encoder_q."; nothing if no
+// name ends with `mark`, a tensor that each trunk has once, or if the names are this program's own.
+// If a method trains several encoders, encoder_q or teacher is used, because that one is evaluated.
+// Throws Error(Exit::checkpoint) if the choice is not unique. plural: "ResNets", for messages.
+std::optional<std::string> trunk_prefix(const WeightFile& file, const std::string& mark,
+                                        const std::string& plural, const std::string& root);
+
 class TorchNames {
  public:
-  // Returns the names of a file with such a trunk below one prefix, such as "", "module.encoder_q."
-  // or "trunk._feature_blocks."; nothing if there is none. If a method trains several encoders,
-  // encoder_q or teacher is used, because that one is evaluated. Throws Error(Exit::checkpoint) if
-  // the choice is not unique.
+  // Returns the names of a file with such a trunk below one prefix (trunk_prefix); nothing if there
+  // is none.
   static std::optional<TorchNames> of(const WeightFile& file, const models::TorchTrunk& trunk);
 
   // Returns our path of a tensor of the file; nothing for tensors of other parts.

@@ -33,6 +33,9 @@ class WeightFile {
  public:
   virtual ~WeightFile() = default;
   const std::string& path() const { return path_; }
+  // Returns the root of a trunk's paths if another program's names were translated to ours:
+  // "encoder/". Returns "" if the names are the file's own.
+  virtual std::string translated_root() const { return ""; }
   // In file order.
   const std::vector<FileTensor>& tensors() const { return tensors_; }
   // Moves to the first element of a tensor, which must have a type. Indices must increase from call
@@ -67,6 +70,9 @@ class WeightFile {
 // newest valid checkpoint. A folder may also be a checkpoint of big_vision. Throws
 // Error(Exit::checkpoint) if the file cannot be read or is malformed.
 std::unique_ptr<WeightFile> open_weights(const std::string& path);
+
+// True if the end of the name is one of those but .h5: the file has weights alone.
+bool has_weights_alone(const std::string& path);
 
 std::unique_ptr<WeightFile> open_checkpoint_weights(const std::string& path);
 std::unique_ptr<WeightFile> open_npz_weights(const std::string& path);

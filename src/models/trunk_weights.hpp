@@ -32,11 +32,21 @@ struct TorchTrunk {
   std::string head = "fc.";        // of the linear classifier beside it
 };
 
+// What readers of other programs' ViTs must know of ours (checkpoint/foreign_vit.hpp).
+struct VitFacts {
+  std::string root;  // "encoder/"
+  int64_t heads = 1;
+  bool class_token = false;
+  bool learned_positions = true;
+  bool exact_gelu = false;  // model.trunk.gelu = "erf"
+};
+
 struct TrunkWeights {
   // Paths of position tables [1, g * g, width] with one row per image patch. They are resampled
   // when initial weights come from another image size.
   std::vector<std::string> patch_tables{};
   std::optional<TorchTrunk> torch{};  // none: PyTorch programs have no such names
+  std::optional<VitFacts> vit{};      // none: the trunk is not a ViT
   // Returns the form of a trunk of this kind among these tensors, if there is one. The pointer is
   // null if no key of the deck sets the form's numbers.
   std::optional<TrunkForm> (*form)(const TensorShapes& shapes) = nullptr;

@@ -297,7 +297,7 @@ int run_eval(Call& call) {
 
 Mode eval_row() {
   return {.name = "eval",
-          .doc = "the deck's evaluators on a checkpoint, run, .npz or .safetensors",
+          .doc = "the deck's evaluators on a checkpoint, run or file of weights",
           .on_ranks = true,
           .run = run_eval};
 }

@@ -13,7 +13,8 @@ void LayerNorm::forward(Context& ctx, View x, Rows rows, View y, const Saved& sa
                                     .scale = ctx.weight(scale),
                                     .bias = bias < 0 ? View{} : ctx.weight(bias),
                                     .rows = rows.count,
-                                    .columns = width});
+                                    .columns = width,
+                                    .eps = epsilon});
 }
 
 void LayerNorm::backward(Context& ctx, std::span<const Passed> all, Write dx_write) const {

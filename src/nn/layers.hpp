@@ -103,6 +103,7 @@ struct Linear {
 struct LayerNorm {
   int scale = -1, bias = -1;
   int64_t width = 0;
+  float epsilon = 1e-6f;
   struct Saved {
     View mean, rstd;
   };
@@ -132,8 +133,11 @@ struct LayerNorm {
 void dropout(Context& ctx, View y, View x, float rate, const char* name, int layer,
              int64_t per_example);
 
+enum class Gelu { tanh, erf };  // kernels/gelu.hpp, kernels/activation.hpp
+
 struct Mlp {
   Linear hidden, output;
+  Gelu gelu = Gelu::tanh;  // this form is computed together with the products
   float dropout_rate = 0;  // between GELU and the second product
   const char* dropout_name = "";
   int layer = 0;
@@ -163,6 +167,8 @@ struct Mlp {
 
  private:
   bool drops(const Context& ctx) const { return ctx.train && dropout_rate > 0; }
+  // True if something comes between the two products that they cannot do themselves.
+  bool between_products(const Context& ctx) const { return drops(ctx) || gelu == Gelu::erf; }
   // Applies dropout to the hidden layer h in place. All rows of an example must be present.
   void drop(Context& ctx, View h, Rows rows) const;
 };

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "kernels/activation.hpp"
 #include "kernels/gelu.hpp"
 #include "nn/layers.hpp"
 
@@ -20,13 +21,17 @@ void Mlp::drop(Context& ctx, View h, Rows rows) const {
 }
 
 void Mlp::forward_hidden(Context& ctx, View x, Rows rows, const Saved& saved) const {
+  if (gelu == Gelu::erf) {
+    hidden.forward(ctx, x, rows, saved.before_gelu);
+    return activate(ctx, rows, saved);
+  }
   hidden.forward(ctx, x, rows, saved.before_gelu, {}, saved.after_gelu);
   drop(ctx, saved.after_gelu, rows);
 }
 
 void Mlp::forward(Context& ctx, View x, Rows rows, const Saved& saved, View y,
                   View residual) const {
-  if (drops(ctx)) {
+  if (between_products(ctx)) {
     forward_hidden(ctx, x, rows, saved);
     return output.forward(ctx, saved.after_gelu, rows, y, residual);
   }
@@ -38,7 +43,11 @@ void Mlp::forward(Context& ctx, View x, Rows rows, const Saved& saved, View y,
 }
 
 void Mlp::activate(Context& ctx, Rows rows, const Saved& saved) const {
-  ctx.run(kernels::GeluForward{.y = saved.after_gelu, .x = saved.before_gelu});
+  if (gelu == Gelu::erf)
+    ctx.run(kernels::ActivationForward{
+        .y = saved.after_gelu, .x = saved.before_gelu, .kind = kernels::Activation::gelu_erf});
+  else
+    ctx.run(kernels::GeluForward{.y = saved.after_gelu, .x = saved.before_gelu});
   drop(ctx, saved.after_gelu, rows);
 }
 
@@ -47,13 +56,17 @@ void Mlp::backward(Context& ctx, const StreamGradient& dy, View x, Rows rows, co
   device::Arena::Scope scope(ctx.arena);
   View dh = ctx.make_activation(false, rows.count * hidden.out), d = dy.operand(ctx);
   auto output_product = [&](int64_t j) {
-    return output.input_product(ctx, d, rows, j, dh, Write::overwrite, saved.before_gelu);
+    return output.input_product(ctx, d, rows, j, dh, Write::overwrite,
+                                gelu == Gelu::erf ? View{} : saved.before_gelu);
   };
   auto hidden_product = [&](int64_t j) {
     return hidden.input_product(ctx, dh, rows, j, dx, Write::overwrite);
   };
-  if (drops(ctx)) {  // the mask may follow the derivative, because both are factors
+  if (between_products(ctx)) {  // the mask may follow the derivative, because both are factors
     for (int64_t j = 0; j < ctx.slices; ++j) ctx.run(output_product(j));
+    if (gelu == Gelu::erf)
+      ctx.run(kernels::ActivationBackward{
+          .dx = dh, .dy = dh, .x = saved.before_gelu, .kind = kernels::Activation::gelu_erf});
     drop(ctx, dh, rows);
     for (int64_t j = 0; j < ctx.slices; ++j) ctx.run(hidden_product(j));
   } else {

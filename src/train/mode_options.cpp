@@ -50,7 +50,8 @@ void EvaluateOptions::bind(config::Table& t) {
   auto may = config::OnResume::may_change;
   t.key("from", from,
         "weights to evaluate, one after the other (--mode eval): a checkpoint .h5, a run "
-        "directory, .npz or .safetensors; [] = run.dir. Files of other programs are read with "
+        "directory, or a file that init.from takes; [] = run.dir. Files of other programs are read "
+        "with "
         "init.map and init.posemb. Parameters that init.dont_load names are read, too, if the file "
         "has them and they fit")
       .unit("path")
@@ -84,10 +85,10 @@ void EvaluateOptions::bind(config::Table& t) {
 
 void RowOptions::bind(config::Table& t, const std::string& place) {
   auto may = config::OnResume::may_change;
-  t.key(
-       "from", from,
-       "weights: a checkpoint .h5, a run directory, .npz or .safetensors; \"\" = run.dir. Files of "
-       "other programs are read as evaluate.from says")
+  t.key("from", from,
+        "weights: a checkpoint .h5, a run directory, or a file that init.from takes; \"\" = "
+        "run.dir. Files of "
+        "other programs are read as evaluate.from says")
       .unit("path")
       .on_resume(may);
   t.choice("weights", average, {{"raw", false}, {"ema", true}},
@@ -148,8 +149,9 @@ void PredictOptions::bind(config::Table& t) {
 void CaptionOptions::bind(config::Table& t) {
   auto may = config::OnResume::may_change;
   t.key("from", from,
-        "weights that caption (--mode caption): a checkpoint .h5, a run directory, .npz or "
-        ".safetensors; \"\" = the checkpoint or run that is given in place of the deck, or else "
+        "weights that caption (--mode caption): a checkpoint .h5, a run directory, or "
+        "a file that init.from takes; \"\" = the checkpoint or run that is given in place of the "
+        "deck, or else "
         "run.dir")
       .unit("path")
       .on_resume(may);

@@ -4,16 +4,11 @@
 #include "base/log.hpp"
 #include "checkpoint/initial_weights.hpp"
 #include "checkpoint/weight_file.hpp"
-#include "data/sources/file.hpp"
 #include "train/run_state.hpp"
 
 namespace train {
 namespace log = base::log;
 namespace {
-
-bool is_weight_file(const std::string& path) {
-  return data::has_ending(path, ".npz") || data::has_ending(path, ".safetensors");
-}
 
 void load_file(Job& job, const std::string& path, const checkpoint::State& target,
                const comm::Poll& poll) {
@@ -49,7 +44,7 @@ std::vector<WeightSource> weight_sources(comm::Comm& world, const Recipe& recipe
   std::vector<WeightSource> out;
   for (const std::string& path : own ? std::vector<std::string>{recipe.run.dir} : from) {
     try {
-      if (is_weight_file(path)) {
+      if (checkpoint::has_weights_alone(path)) {
         comm::on_first(world, [&] { return checkpoint::open_weights(path)->path(); });
         out.push_back({path, {}});
         continue;
@@ -61,7 +56,7 @@ std::vector<WeightSource> weight_sources(comm::Comm& world, const Recipe& recipe
     } catch (const base::Error& e) {
       throw base::Error(e.code(),
                         fmt::format("{}: {}; name a checkpoint .h5, a run directory with "
-                                    "checkpoints, .npz or .safetensors in {}",
+                                    "checkpoints, or a file that init.from takes in {}",
                                     own ? "run.dir" : key, e.what(), key),
                         true);
     }

@@ -42,6 +42,8 @@ Vit::Vit(const VitConfig& config, Recompute recompute, ParameterList& list)
                .mlp = config.mlp,
                .heads = config.heads,
                .dropout = config.dropout,
+               .gelu = config.gelu,
+               .norm_epsilon = config.norm_epsilon,
                .path = "encoder/Transformer"},
               recompute) {
   const int64_t width = config.width;

@@ -22,15 +22,14 @@ std::vector<float> sincos2d(int64_t height, int64_t width, int64_t columns);
 std::vector<float> cubic_resampling(int64_t from_height, int64_t from_width, int64_t to_height,
                                     int64_t to_width);
 
-// Returns what a ViT declares about its tensors.
-TrunkWeights vit_weights(bool learned_positions);
-
 // The configuration of a ViT. A model makes it from its own keys.
 struct VitConfig {
   int64_t image_height = 0, image_width = 0;
   int64_t patch_height = 0, patch_width = 0;  // must divide the image's
   int64_t depth = 0, width = 0, mlp = 0, heads = 0;
   float dropout = 0;
+  nn::Gelu gelu = nn::Gelu::tanh;
+  float norm_epsilon = 1e-6f;
   bool learned_positions = true;  // otherwise sincos2d
   // adds a learned token without a position, in front of the tokens of the patches
   bool class_token = false;
@@ -41,6 +40,9 @@ struct VitConfig {
   int64_t tokens() const { return patches() + class_token; }
 };
 
+// Returns what a ViT declares about its tensors.
+TrunkWeights vit_weights(const VitConfig& config);
+
 // The layers of a ViT with the norm after them. They turn rows of tokens into normalised tokens.
 // Towers of texts have them, too (siglip.md 1). No token is masked.
 class VitLayers {
@@ -48,6 +50,8 @@ class VitLayers {
   struct Config {
     int64_t depth = 0, width = 0, mlp = 0, heads = 0;
     float dropout = 0;
+    nn::Gelu gelu = nn::Gelu::tanh;
+    float norm_epsilon = 1e-6f;
     std::string path;  // of the blocks' parameters, as "encoder/Transformer"
   };
   VitLayers(Config config, Recompute recompute) : config_(std::move(config)), blocks_(recompute) {}
@@ -173,7 +177,7 @@ class Vit : public Trunk {
   std::vector<Tap> taps(int64_t height, int64_t width) const override;
   std::vector<std::string> pooled_taps() const override { return {"pre_logits"}; }
   void take_bytes(const kernels::PixelRange& range) override { bytes_ = range; }
-  TrunkWeights weights() const override { return vit_weights(config_.learned_positions); }
+  TrunkWeights weights() const override { return vit_weights(config_); }
   std::string changing_arguments() const override {
     return drops() ? "dropout draws other numbers in each pass" : "";
   }

@@ -14,6 +14,8 @@ void VitLayers::declare(ParameterList& list) {
     layer.attention = list.attention(path + "/MultiHeadDotProductAttention_0", config.width,
                                      config.width, config.heads, true, ParameterList::xavier);
     layer.mlp = list.mlp(path + "/MlpBlock_0", config.width, config.mlp, true);
+    layer.norm0.epsilon = layer.norm1.epsilon = config.norm_epsilon;
+    layer.mlp.gelu = config.gelu;
     layer.mlp.dropout_rate = config.dropout;
     layer.mlp.dropout_name = "encoder/mlp";
     layer.mlp.layer = int(i);
@@ -21,6 +23,7 @@ void VitLayers::declare(ParameterList& list) {
   }
   norm_block_ = list.begin_block(config.path + "/encoder_norm");
   norm_ = list.layer_norm(config.path + "/encoder_norm", config.width, true);
+  norm_.epsilon = config.norm_epsilon;
 }
 
 int64_t VitLayers::forward_flops(int64_t tokens) const {

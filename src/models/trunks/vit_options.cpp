@@ -48,6 +48,15 @@ void EncoderOptions::bind(config::Table& t) {
   t.key("mlp", mlp, "hidden width of the MLPs").min(1).max(1 << 20).on_resume(never);
   t.key("heads", heads, "attention heads; must divide width").min(1).max(1024).on_resume(never);
   t.key("dropout", dropout, "dropout rate").min(0).max(0.99);
+  t.choice("gelu", gelu, {{"tanh", nn::Gelu::tanh}, {"erf", nn::Gelu::erf}},
+           "GELU of the MLPs. tanh: the approximation that big_vision and JAX use; erf: the exact "
+           "function, which PyTorch programs use (timm, DINO, MAE, transformers)")
+      .on_resume(never);
+  t.key("norm_epsilon", norm_epsilon,
+        "added to the variance in layer norms; transformers' ViT has 1e-12")
+      .min(0)
+      .max(0.1)
+      .on_resume(never);
   if (heads > 0 && width % heads)
     t.error(t.has("width") && !t.has("heads") ? "width" : "heads",
             fmt::format("width = {} is not divisible by heads = {}", width, heads));
@@ -102,6 +111,8 @@ VitConfig vit_config(const EncoderOptions& options, int64_t image_height, int64_
           .mlp = options.mlp,
           .heads = options.heads,
           .dropout = float(options.dropout),
+          .gelu = options.gelu,
+          .norm_epsilon = float(options.norm_epsilon),
           .learned_positions = learned_positions};
 }
 

@@ -13,6 +13,8 @@ struct EncoderOptions {
   std::string variant;  // for example "B/16": sets patch, depth, width, mlp, heads by default
   int64_t patch = 16, depth = 12, width = 768, mlp = 3072, heads = 12;
   double dropout = 0;
+  nn::Gelu gelu = nn::Gelu::tanh;
+  double norm_epsilon = 1e-6;
   int64_t patch_width = 0;  // for patches that are not square, 0 = patch; set by tests, not a key
   void bind(config::Table& t);
 

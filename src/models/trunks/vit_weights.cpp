@@ -39,9 +39,14 @@ std::optional<TrunkForm> vit_form(const TensorShapes& shapes) {
 
 }  // namespace
 
-TrunkWeights vit_weights(bool learned_positions) {
-  TrunkWeights weights{.form = vit_form};
-  if (learned_positions) weights.patch_tables = {"encoder/pos_embedding"};
+TrunkWeights vit_weights(const VitConfig& config) {
+  TrunkWeights weights{.vit = VitFacts{.root = "encoder/",
+                                       .heads = config.heads,
+                                       .class_token = config.class_token,
+                                       .learned_positions = config.learned_positions,
+                                       .exact_gelu = config.gelu == nn::Gelu::erf},
+                       .form = vit_form};
+  if (config.learned_positions) weights.patch_tables = {"encoder/pos_embedding"};
   return weights;
 }
 

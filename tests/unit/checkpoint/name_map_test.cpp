@@ -129,7 +129,7 @@ TEST(NameMap, ViTOfAnotherForm) {
     if (!more.empty()) wanted.push_back({more, {1}});
     try {
       checkpoint::plan_init(wanted, File(file), {},
-                            more.empty() ? models::vit_weights(true) : models::TrunkWeights());
+                            more.empty() ? models::vit_weights({}) : models::TrunkWeights());
     } catch (const base::Error& e) {
       EXPECT_EQ(e.code(), more.empty() ? base::Exit::config : base::Exit::checkpoint);
       return std::string(e.what());

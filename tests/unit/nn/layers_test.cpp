@@ -123,8 +123,8 @@ TEST(Linear, AddsToTheInputGradientAndDoesWithoutIt) {
 }
 
 Subject layer_norm(const std::string& name, int64_t width, bool bias, bool frozen_scale = false,
-                   bool frozen_bias = false) {
-  nn::LayerNorm layer{.scale = 0, .bias = bias ? 1 : -1, .width = width};
+                   bool frozen_bias = false, float epsilon = 1e-6f) {
+  nn::LayerNorm layer{.scale = 0, .bias = bias ? 1 : -1, .width = width, .epsilon = epsilon};
   Subject s;
   s.name = name;
   s.parameters = {{"scale", {width}, !frozen_scale, 0.3, 1}};
@@ -132,7 +132,7 @@ Subject layer_norm(const std::string& name, int64_t width, bool bias, bool froze
   s.inputs = {kPositions * width};
   s.output = kPositions * width;
   s.reference = [=](const Parameters& p, const Inputs& x, int64_t, int64_t) {
-    return reference::layer_norm(x[0], p[0], bias ? &p[1] : nullptr, width);
+    return reference::layer_norm(x[0], p[0], bias ? &p[1] : nullptr, width, double(epsilon));
   };
   s.run = [=](nn::Context& ctx, const std::vector<View>& x, View y, View dy,
               const std::vector<View>& dx) {
@@ -148,6 +148,7 @@ Subject layer_norm(const std::string& name, int64_t width, bool bias, bool froze
 TEST(LayerNorm, WithBias) { rig::check(layer_norm("norm", 11, true)); }
 TEST(LayerNorm, WithoutBias) { rig::check(layer_norm("norm without bias", 11, false)); }
 TEST(LayerNorm, Wide) { rig::check(layer_norm("norm 40", 40, true)); }
+TEST(LayerNorm, Epsilon) { rig::check(layer_norm("norm", 11, true, false, false, 0.07f)); }
 TEST(LayerNorm, FrozenScale) { rig::check(layer_norm("norm, frozen scale", 8, true, true, false)); }
 TEST(LayerNorm, FrozenBias) { rig::check(layer_norm("norm, frozen bias", 8, true, false, true)); }
 TEST(LayerNorm, FrozenAltogether) { rig::check(layer_norm("norm, frozen", 8, true, true, true)); }
@@ -182,12 +183,14 @@ struct MlpCase {
   bool train = true;
   int64_t first_example = 0;
   bool frozen = false;  // the first kernel
+  nn::Gelu gelu = nn::Gelu::tanh;
 };
 
 Subject mlp(const MlpCase& c) {
   constexpr int64_t width = 6, hidden = 10;
   nn::Mlp layer{.hidden = {.in = width, .out = hidden},
                 .output = {.in = hidden, .out = width},
+                .gelu = c.gelu,
                 .dropout_rate = c.rate,
                 .dropout_name = "test/mlp",
                 .layer = 3};
@@ -207,8 +210,8 @@ Subject mlp(const MlpCase& c) {
   s.inputs = {kPositions * width, kPositions * width};  // x, residual
   s.output = kPositions * width;
   s.reference = [=](const Parameters& p, const Inputs& x, int64_t, int64_t first) {
-    Doubles h =
-        reference::gelu(reference::linear(x[0], p[0], c.bias ? &p[2] : nullptr, width, hidden));
+    const Doubles before = reference::linear(x[0], p[0], c.bias ? &p[2] : nullptr, width, hidden);
+    Doubles h = c.gelu == nn::Gelu::erf ? reference::gelu_erf(before) : reference::gelu(before);
     if (c.train && c.rate > 0)
       h = reference::dropout(h, c.rate, reference::stream_of("test/mlp", 3),
                              first * kPositions * hidden);
@@ -246,6 +249,14 @@ TEST(Mlp, Bf16) {
     s.tolerance = 2e-2;
     rig::check(s);
   }
+}
+TEST(Mlp, ExactGelu) {
+  for (float rate : {0.0f, 0.3f})
+    rig::check(mlp({.name = "mlp, exact", .rate = rate, .gelu = nn::Gelu::erf}));
+  Subject s = mlp({.name = "mlp, exact, in bf16", .gelu = nn::Gelu::erf});
+  s.bf16 = true;
+  s.tolerance = 2e-2;
+  rig::check(s);
 }
 TEST(Mlp, FrozenFirstKernel) { rig::check(mlp({.name = "mlp, frozen", .frozen = true})); }
 

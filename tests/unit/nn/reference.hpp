@@ -24,7 +24,7 @@ inline Doubles linear(const Doubles& x, const Doubles& kernel, const Doubles* bi
 }
 
 inline Doubles layer_norm(const Doubles& x, const Doubles& scale, const Doubles* bias,
-                          int64_t width) {
+                          int64_t width, double epsilon = 1e-6) {
   Doubles y(x.size());
   for (size_t r = 0; r < x.size(); r += size_t(width)) {
     double mean = 0, variance = 0;
@@ -33,7 +33,7 @@ inline Doubles layer_norm(const Doubles& x, const Doubles& scale, const Doubles*
       variance += (x[r + i] - mean) * (x[r + i] - mean) / double(width);
     for (size_t i = 0; i < size_t(width); ++i)
       y[r + i] =
-          (x[r + i] - mean) / std::sqrt(variance + 1e-6) * scale[i] + (bias ? (*bias)[i] : 0);
+          (x[r + i] - mean) / std::sqrt(variance + epsilon) * scale[i] + (bias ? (*bias)[i] : 0);
   }
   return y;
 }
@@ -41,6 +41,11 @@ inline Doubles layer_norm(const Doubles& x, const Doubles& scale, const Doubles*
 inline Doubles gelu(Doubles x) {
   for (double& v : x)
     v = 0.5 * v * (1 + std::tanh(std::sqrt(2 / M_PI) * (v + 0.044715 * v * v * v)));
+  return x;
+}
+
+inline Doubles gelu_erf(Doubles x) {
+  for (double& v : x) v = 0.5 * v * (1 + std::erf(v / std::sqrt(2.0)));
   return x;
 }
 

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// ViTs of other programs, read as ours. To add a family of names: a row in foreign_vit.cpp.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "checkpoint/weight_file.hpp"
+#include "models/trunk_weights.hpp"
+
+namespace checkpoint {
+
+// Returns a file whose tensors have the paths and shapes of our ViT if `file` holds a ViT of a
+// known family below any prefix; otherwise returns `file`. Families: timm (also DINO, MAE, DeiT,
+// MoCo v3), transformers' ViT, torchvision's. Tensors of the trunk that ours lacks keep the file's
+// name, below the trunk's root, so that a plan refuses them. Tensors beside the trunk keep their
+// names. map: init.map. If its only entry names the prefix of such a trunk, that trunk is taken and
+// the entry is removed; with other entries `file` is returned. Warns if the family's GELU is not
+// the model's.
+std::unique_ptr<WeightFile> translated_vit(std::unique_ptr<WeightFile> file,
+                                           const models::VitFacts& vit,
+                                           std::map<std::string, std::string>& map);
+
+}  // namespace checkpoint

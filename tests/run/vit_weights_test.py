@@ -1,0 +1,204 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""Tests ViTs of timm, transformers and torchvision as initial weights: features equal those that the library computed, on any ranks, and
+what does not fit is refused. tests/data/make_vits.py made the files.
+
+timm is optional: TORCH_PYTHON names a Python that has it, if this one has not.
+"""
+import os
+import subprocess
+import sys
+import tarfile
+import unittest
+
+import h5py
+import numpy as np
+from PIL import Image
+
+import harness
+from torch_weights_test import read_safetensors, save_pth, save_safetensors
+
+VITS = harness.SOURCE + "/tests/data/vits/"
+TOOL = harness.SOURCE + "/tools/export"
+PYTHON = os.environ.get("TORCH_PYTHON", sys.executable)
+RECORDED = dict(np.load(VITS + "features.npz"))
+FILES = {"timm": "timm.safetensors", "transformers": "transformers.bin", "torchvision": "torchvision.pth"}
+
+DECK = """format = 1
+run    = {{ name = "test", dir = "{dir}", device = "cpu", threads = 1 }}
+profile = {{ peak_tflops = 0.1 }}
+train  = {{ data = "train", total_steps = 1, global_batch = 4 }}
+mesh   = {{ replica = 1, fsdp = -1 }}
+
+[model]
+kind        = "classifier"
+image_size  = 32
+num_classes = 3
+
+[model.trunk]
+kind         = "vit"
+patch        = 8
+depth        = 2
+width        = 16
+mlp          = 64
+heads        = 2
+pool         = "tok"
+gelu         = "erf"
+norm_epsilon = 1e-6
+
+[optimizer]
+kind          = "adamw"
+learning_rate = 0.0
+
+[schedule.default]
+kind = "cosine"
+
+[data.train]
+kind       = "webdataset"
+path       = "{data}/images.tar"
+fields     = {{ image = "png", label = "cls" }}
+preprocess = 'decode | resize(32) | value_range(-1, 1) | keep("image", "label")'
+
+[extract]
+data = "train"
+taps = ["pre_logits", "encoded"]
+
+[checkpoint]
+every_steps = 1
+"""
+
+
+def no_timm():
+    done = subprocess.run([PYTHON, "-c", "import timm, safetensors.torch"], capture_output=True, text=True, check=False)
+    return "" if done.returncode == 0 else f"{PYTHON}: {done.stderr.strip().splitlines()[-1]}"
+
+
+NO_TIMM = no_timm()
+
+
+class VitWeights(harness.RunTest):
+    def setUp(self):
+        super().setUp()
+        with tarfile.open(self.data + "/images.tar", "w", format=tarfile.USTAR_FORMAT) as tar:
+            for i, pixels in enumerate(RECORDED["images"]):
+                Image.fromarray(pixels).save(self.path("x.png"))
+                with open(self.path("x.png"), "rb") as f:
+                    harness.add_member(tar, f"{i:06}.png", f.read())
+                harness.add_member(tar, f"{i:06}.cls", str(i % 3).encode())
+        self.good = DECK.format(dir=self.dir, data=self.data)
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def features(self, source, *pairs, ranks=0, mentions=()):
+        out = self.path("features.h5")
+        if os.path.exists(out):
+            os.remove(out)
+        self.expect(0, *mentions, ranks=ranks,
+                    args=[self.deck(), "--mode", "extract", *harness.sets(f"extract.from={source}", f"extract.out={out}", *pairs)])
+        with h5py.File(out) as f:
+            return {tap: f[f"features/{tap}"][()] for tap in f["features"]}
+
+    def same_features(self, got, library):
+        for tap in ("pre_logits", "encoded"):
+            want = RECORDED[f"{library}/{tap}"]
+            self.assertEqual(got[tap].shape, want.shape)
+            self.assertLess(np.abs(got[tap] - want).max(), 1e-5 * np.abs(want).max(), (library, tap))
+
+    def test_features_of_libraries(self):
+        epsilon = {"transformers": "1e-12"}
+        for i, (library, name) in enumerate(FILES.items()):
+            with self.subTest(library):
+                pairs = [f"model.trunk.norm_epsilon={epsilon[library]}"] if library in epsilon else []
+                self.same_features(self.features(VITS + name, *pairs, ranks=2 * (i % 2)), library)
+                self.assertNotIn("warning", self.output)
+
+    def test_weights_are_found_below_prefixes(self):
+        tensors = read_safetensors(VITS + "timm.safetensors")
+        other = {name: value + 1 for name, value in tensors.items()}
+        below = lambda prefix, all_of: {prefix + name: value for name, value in all_of.items()}
+        np.savez(self.path("mae.npz"), **below("module.", tensors), **{"module.decoder_blocks.0.attn.qkv.weight": np.zeros((6, 2), "f4")})
+        save_safetensors({**below("student.backbone.", other), **below("teacher.backbone.", tensors)}, self.path("dino.safetensors"))
+        save_pth({"state_dict": {**below("module.base_encoder.", other), **below("module.momentum_encoder.", tensors)}},
+                 self.path("moco.pth"))
+        for name in ("mae.npz", "dino.safetensors"):
+            self.same_features(self.features(self.path(name)), "timm")
+        self.expect(5, "holds several ViTs", 'init.map = { encoder = "state_dict.module.base_encoder" }',
+                    args=[self.deck(), "--mode", "extract", *harness.sets(f"extract.from={self.path('moco.pth')}")])
+        self.same_features(self.features(self.path("moco.pth"), 'init.map={ encoder = "state_dict.module.momentum_encoder" }'), "timm")
+
+    def test_training_begins_with_them(self):
+        """The head joins with dont_load = []; without it the head keeps its zeros. Positions of another image size are resampled."""
+        tensors = read_safetensors(VITS + "timm.safetensors")
+        self.expect(0, "loaded 38 of 40 tensors", "skipped   head/kernel [16, 3]", ranks=2,
+                    args=[self.deck(), *harness.sets(f"init.from={VITS}timm.safetensors")])
+        self.expect(0, "loaded 40 of 40 tensors", ranks=2,
+                    args=[self.deck(), "--dir", self.path("all"), *harness.sets(f"init.from={VITS}timm.safetensors", "init.dont_load=[]")])
+        with open(self.path("all") + "/logs/init.txt", encoding="utf-8") as f:
+            self.assertIn("encoder/embedding/kernel from patch_embed.proj.weight F32[8, 8, 3, 16]", f.read())
+        with h5py.File(self.path("all") + "/checkpoints/0000000001.h5") as f:
+            self.assertEqual(f["params/head/kernel"][()].tobytes(), np.ascontiguousarray(tensors["head.weight"].T).tobytes())
+            np.testing.assert_array_equal(f["params/encoder/cls"][0, 0], tensors["cls_token"][0, 0] + tensors["pos_embed"][0, 0])
+        self.expect(0, "(1 resampled)", args=[self.deck(), "--dir", self.path("large"), *harness.sets(
+            f"init.from={VITS}timm.safetensors", "model.image_size=48",
+            "data.train.preprocess='decode | resize(48) | value_range(-1, 1) | keep(\"image\", \"label\")'")])
+
+    def test_what_does_not_fit(self):
+        tensors = read_safetensors(VITS + "timm.safetensors")
+        refused = lambda code, source, *fragments, pairs=(): self.expect(code, *fragments, args=[
+            self.deck(), "--mode", "extract", *harness.sets(f"extract.from={source}", *pairs)])
+        refused(2, VITS + "timm.safetensors", "the file holds a ViT of depth 2, width 16, mlp 64, heads 2, patch 8", "depth 3",
+                pairs=["model.trunk.depth=3"])
+        for name in ("reg_token", "blocks.0.ls1.gamma", "fc_norm.weight"):
+            save_safetensors({**tensors, name: np.zeros((1, 4, 16), np.float32)}, self.path("more.safetensors"))
+            refused(5, self.path("more.safetensors"), f"only in the file: encoder/{name}")
+        save_safetensors({name: value for name, value in tensors.items() if name != "blocks.1.norm2.bias"}, self.path("less.safetensors"))
+        refused(5, self.path("less.safetensors"), "missing in the file: encoder/Transformer/encoderblock_1/LayerNorm_1/bias")
+        self.features(VITS + "timm.safetensors", "model.trunk.gelu=tanh",
+                      mentions=["timm's names, which computes GELU with the error function", 'gelu = "erf"'])
+        self.assertGreater(np.abs(self.features(VITS + "timm.safetensors", "model.trunk.gelu=tanh")["encoded"] -
+                                  RECORDED["timm/encoded"]).max(), 1e-4)
+
+    def export(self, *args, code=0):
+        done = subprocess.run([TOOL, *args], capture_output=True, text=True, timeout=harness.GUARD, check=False)
+        self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+        return done.stdout + done.stderr
+
+    def test_export_and_back(self):
+        tensors = read_safetensors(VITS + "timm.safetensors")
+        self.expect(0, args=[self.deck(), *harness.sets(f"init.from={VITS}timm.safetensors", "init.dont_load=[]")])
+        said = self.export(self.dir, self.path("back.safetensors"), "--names", "timm")
+        self.assertIn("VisionTransformer(img_size=32, patch_size=8, embed_dim=16, depth=2, num_heads=2, mlp_ratio=4, num_classes=3)", said)
+        back = read_safetensors(self.path("back.safetensors"))
+        self.assertEqual(sorted(back), sorted(tensors))
+        for name, value in tensors.items():
+            if name in ("cls_token", "pos_embed"):
+                continue
+            self.assertEqual(back[name].shape, value.shape, name)
+            self.assertEqual(back[name].tobytes(), value.tobytes(), name)
+        first = lambda t: t["cls_token"][0, 0] + t["pos_embed"][0, 0]
+        np.testing.assert_array_equal(first(back), first(tensors))
+        self.same_features(self.features(self.path("back.safetensors")), "timm")
+        self.export(self.dir, self.path("back.npz"), "--names", "timm")
+        self.same_features(self.features(self.path("back.npz")), "timm")
+        self.assertIn("holds no ResNet", self.export(self.dir, self.path("x.npz"), "--names", "torchvision", code=2))
+
+    @unittest.skipIf(NO_TIMM, NO_TIMM)
+    def test_with_timm(self):
+        """timm loads the export with the call that the tool prints, and computes the features again."""
+        for pool, extra in (("tok", []), ("gap", ["--set", "model.trunk.gelu=tanh"])):
+            folder, out = self.path(pool), self.path(pool + ".safetensors")
+            self.expect(0, args=[self.deck(), "--dir", folder, "--set", f"model.trunk.pool={pool}", *extra])
+            call = self.export(folder, out, "--names", "timm").split("model: ")[1].splitlines()[0]
+            code = (f"import sys, numpy, torch, timm, safetensors.torch as s; m = {call}.eval(); "
+                    "m.load_state_dict(s.load_file(sys.argv[1]), strict=True); "
+                    "x = torch.from_numpy(numpy.load(sys.argv[2])['images']).permute(0, 3, 1, 2).float() / 127.5 - 1; "
+                    "numpy.save(sys.argv[3], m.forward_features(x).detach().numpy())")
+            subprocess.run([PYTHON, "-c", code, out, VITS + "features.npz", self.path("x.npy")], check=True, timeout=harness.GUARD)
+            got = self.features(folder, f"model.trunk.pool={pool}", *extra[1:])["encoded"]
+            want = np.load(self.path("x.npy"))
+            self.assertLess(np.abs(got - want).max(), 1e-5 * np.abs(want).max())
+
+
+if __name__ == "__main__":
+    harness.main()
