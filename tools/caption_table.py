@@ -50,7 +50,7 @@ def read_text(path, errors="strict"):
         raise Failure(f"{path}: {reason(error)}") from None
     for head, name, command in POINTERS:
         if data.startswith(head):
-            raise Failure(f"{path}: this is a pointer of {name} in the place of the file: get it with {command}")
+            raise Failure(f"{path}: this is a pointer of {name}, not the file itself: get the file with {command}")
     for name, begin in WIDE_TEXT:
         if begin.match(data):
             raise Failure(f"{path} is {name} text: save it as UTF-8")

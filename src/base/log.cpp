@@ -73,8 +73,9 @@ class WaitingSink : public spdlog::sinks::base_sink<std::mutex> {
     spdlog::memory_buf_t line;
     formatter_->format(message, line);
     if (waiting_.size() + line.size() > kMost)
-      log_lost_lines(path_ +
-                     ": no room on the disk; lines are lost to the file, not to the console");
+      log_lost_lines(
+          path_ +
+          ": no room on the disk; new lines appear on the console, but are lost to this file");
     else
       waiting_.append(line.data(), line.size());
     write();

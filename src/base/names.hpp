@@ -23,7 +23,7 @@ template <class E, size_t N>
 E value_of(const std::pair<const char*, E> (&names)[N], std::string_view name) {
   for (const auto& one : names)
     if (one.first == name) return one.second;
-  fail(Exit::internal, "'{}' is no name of a value", name);
+  fail(Exit::internal, "no value is named '{}'", name);
 }
 
 }  // namespace base

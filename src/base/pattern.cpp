@@ -10,8 +10,8 @@ namespace base {
 std::string pattern_problem(const std::string& text) {
   constexpr size_t kLongest = 1000;
   if (text.size() > kLongest)
-    return fmt::format("a regular expression of {} characters; at most {} are read", text.size(),
-                       kLongest);
+    return fmt::format("the regular expression has {} characters; at most {} are allowed",
+                       text.size(), kLongest);
   try {
     std::regex pattern(text);
   } catch (const std::regex_error& e) {

@@ -10,17 +10,17 @@ ExchangeChoice choose_exchange(const std::vector<RankDevice>& ranks, SumOrder or
   for (size_t r = 0; r < ranks.size(); ++r) sharing[ranks[r].gpu].push_back(r);
   for (const auto& [gpu, users] : sharing) {
     if (users.size() < 2) continue;
-    return {
-        false,
-        fmt::format("ranks {} and {}{} of {} share one GPU ({}), and NCCL takes one rank per GPU",
-                    users[0], users[1],
-                    users.size() > 2 ? fmt::format(" and {} more", users.size() - 2) : "",
-                    ranks[users[0]].host, gpu)};
+    return {false,
+            fmt::format(
+                "ranks {} and {}{} of {} share one GPU ({}), and NCCL allows only one rank per GPU",
+                users[0], users[1],
+                users.size() > 2 ? fmt::format(" and {} more", users.size() - 2) : "",
+                ranks[users[0]].host, gpu)};
   }
   if (order == SumOrder::tree)
     return {false,
-            "determinism.level = \"mesh\" adds along one tree over the ranks, and NCCL in an order "
-            "of its own"};
+            "determinism.level = \"mesh\" needs sums along one tree over the ranks, and NCCL adds "
+            "in its own order"};
   if (ranks.size() == 1) return {false, "one rank exchanges nothing"};
   return {true, "every rank has a GPU of its own"};
 }

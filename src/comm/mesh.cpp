@@ -13,7 +13,7 @@ namespace {
 
 void check_axes(config::Table& t, int64_t replica, int64_t fsdp) {
   if (replica == 0 || fsdp == 0)
-    t.error(replica == 0 ? "replica" : "fsdp", "0 is no size; use a count or -1 (inferred)");
+    t.error(replica == 0 ? "replica" : "fsdp", "0 is not a size; use a count or -1 (inferred)");
   if (replica == -1 && fsdp == -1)
     t.error("fsdp", "only one of replica and fsdp can be -1 (inferred)");
 }
@@ -77,7 +77,8 @@ const MeshRule* pick_rule(const MeshOptions& options, const std::string& selecto
   std::string known;
   for (const MeshRule& rule : options.rules) {
     if (base::Pattern(rule.match).matches(selector)) return &rule;
-    known += fmt::format("{}\"{}\"", known.empty() ? "; there are: " : ", ", rule.match);
+    known +=
+        fmt::format("{}\"{}\"", known.empty() ? "; the deck has rules for: " : ", ", rule.match);
   }
   base::fail(base::Exit::mesh,
              "--mesh-selector (or $TRAINER_MESH_SELECTOR) = \"{}\" matches no [[mesh.rule]]{}; add "
@@ -182,7 +183,7 @@ std::string connect_gpus(Mesh& mesh, const MeshOptions& options, SumOrder order,
     return fmt::format("mpi through host memory ({}){}", choice.because,
                        options.gpu_timeout_s == MeshOptions().gpu_timeout_s
                            ? ""
-                           : "; mesh.gpu_timeout_s, which is NCCL's, is unused");
+                           : "; mesh.gpu_timeout_s is unused, because it applies only to NCCL");
   std::string version = agree_on_nccl(*mesh.world);
   std::shared_ptr<NcclLane> lane = make_nccl_lane(options.gpu_timeout_s);
   mesh.fsdp = make_nccl_comm(std::move(mesh.fsdp), "fsdp", lane);

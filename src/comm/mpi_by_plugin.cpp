@@ -66,10 +66,11 @@ class Search {
     for (const Interface& one : all)
       for (const char* library : one.libraries)
         if (library && try_one(one.name, library)) return std::move(found_);
-    base::fail(base::Exit::mesh,
-               "no MPI for this program, which {} has started: {}; {}={} names one",
-               launcher_name(launcher()), base::join(tried_, "; "), kChoice,
-               "openmpi, mpich or abi, also with =FILE,");
+    base::fail(
+        base::Exit::mesh,
+        "found no MPI library for this program, which {} has started: {}; set {}={} to name one",
+        launcher_name(launcher()), base::join(tried_, "; "), kChoice,
+        "openmpi, mpich or abi (optionally with =FILE)");
   }
   // Loads what $TRAINER_MPI names: an interface, or an interface and a file.
   Loaded chosen(const std::string& choice) {
@@ -81,7 +82,8 @@ class Search {
       if (try_one(one.name, choice.substr(equals + 1))) return std::move(found_);
       base::fail(base::Exit::mesh, "{}={}: {}", kChoice, choice, base::join(tried_, "; "));
     }
-    base::fail(base::Exit::config, "{}={}: it begins with openmpi, mpich or abi", kChoice, choice);
+    base::fail(base::Exit::config, "{}={}: the value must begin with openmpi, mpich or abi",
+               kChoice, choice);
   }
 
  private:
@@ -95,7 +97,7 @@ class Search {
     if (!made) return refuse(file_of(mpi), ::dlerror());
     const auto fill = reinterpret_cast<Fill>(::dlsym(made, kFill));
     if (!fill || !fill(&found_.table, sizeof found_.table))
-      return refuse(plugin, "it is the plugin of another version of this program");
+      return refuse(plugin, "this plugin belongs to another version of the program");
     found_.text = fmt::format("{} by plugin {}", file_of(mpi), name);
     return true;
   }

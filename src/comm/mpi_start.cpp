@@ -32,8 +32,8 @@ class InitGuard {
                             [this] { return started_; }))
         return;
       base::log::error(
-          "MPI has not started within {:g} s: some ranks never called it; start all of them with "
-          "the same command line (TRAINER_MPI_START_S sets how long to wait)",
+          "MPI has not started within {:g} s: some ranks never called MPI_Init; start all of them "
+          "with the same command line (TRAINER_MPI_START_S sets how long to wait)",
           seconds);
       std::_Exit(int(base::Exit::config));
     });
@@ -58,8 +58,8 @@ void check_launcher(Launcher by, int launched) {
   CHECK_MPI(MPI_Comm_size(MPI_COMM_WORLD, &size));
   if (launched > 1 && size == 1)
     base::fail(base::Exit::mesh,
-               "{} has started {} ranks, and this program's MPI ({} {}) sees one: use the launcher "
-               "of the same MPI",
+               "{} has started {} ranks, but this program's MPI ({} {}) sees only one: use the "
+               "launcher of that MPI",
                launcher_name(by), launched, mpi_library().name, mpi_library().version);
 }
 

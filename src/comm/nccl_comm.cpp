@@ -187,7 +187,7 @@ class NcclLane {
         if (result == ncclInProgress && timeout_s_ > 0 && patience.look() > timeout_s_)
           fail(group, what,
                fmt::format(
-                   "no end after {:.0f} s: another rank hangs, has ended or has other operations",
+                   "no end after {:.0f} s: another rank hangs, has ended or runs other operations",
                    timeout_s_));
       } while (result == ncclInProgress);
     }
@@ -226,7 +226,7 @@ class NcclLane {
     if (patience_.look() > timeout_s_)
       fail(*op.group, describe(op),
            fmt::format("not ended after {:.0f} s (mesh.gpu_timeout_s): another rank hangs, has "
-                       "ended or has other operations",
+                       "ended or runs other operations",
                        timeout_s_));
   }
 
@@ -346,8 +346,8 @@ class NcclComm : public Comm {
     }
     std::string all = host_->broadcast_text(mine, 0);
     if (all[0] == '-')
-      base::fail(base::Exit::mesh, "NCCL: {}: its first rank can make no id: {}", group_.name,
-                 all.substr(1));
+      base::fail(base::Exit::mesh, "NCCL: {}: the first rank of the group cannot make an id: {}",
+                 group_.name, all.substr(1));
     return all.substr(1);
   }
 

@@ -7,8 +7,8 @@ namespace comm {
 namespace {
 [[noreturn]] void none() {
   base::fail(base::Exit::mesh,
-             "this build has no NCCL: build with CUDA where nccl.h is found (CMAKE_PREFIX_PATH "
-             "says where), or set mesh.gpu_exchange = \"mpi\"");
+             "this build has no NCCL: build it with CUDA and nccl.h (CMAKE_PREFIX_PATH names the "
+             "folder of NCCL), or set mesh.gpu_exchange = \"mpi\"");
 }
 }  // namespace
 

@@ -123,8 +123,8 @@ std::string NodeMemory::map_parts(SharedParts& parts, int file) {
   for (int r = 0; r < int(parts.of_rank.size()) && problem.empty(); ++r) {
     if (r == rank_) continue;
     const Offer& offer = offers[size_t(r)];
-    CHECK(offer.bytes == parts.bytes, "rank {} of the node shares {} bytes, rank {} {}", rank_,
-          parts.bytes, r, offer.bytes);
+    CHECK(offer.bytes == parts.bytes, "rank {} of the node shares {} bytes, but rank {} shares {}",
+          rank_, parts.bytes, r, offer.bytes);
     if (offer.file < 0) return "";  // that rank has the reason
     const std::string path = fmt::format("/proc/{}/fd/{}", offer.process, offer.file);
     const File other(::open(path.c_str(), O_RDWR | O_CLOEXEC));

@@ -35,8 +35,8 @@ inline std::string unsealed(std::string_view bytes, uint64_t number, std::string
   const std::string what =
       nothing ? fmt::format("nothing came from rank {} of the group: this rank took no part", from)
               : fmt::format(
-                    "what came from rank {} of the group belongs to another exchange: one "
-                    "of the two ranks has called the wrong one",
+                    "the message from rank {} of the group belongs to another exchange: one of the "
+                    "two ranks has called the wrong exchange",
                     from);
   throw ExchangeError(fmt::format("{}: {}", exchange, what));
 }

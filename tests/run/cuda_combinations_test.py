@@ -110,7 +110,7 @@ class Combinations(CudaTest):
             self.expect(0, args=[self.deck(), "--mode", "plan", *sets("run.device=cuda", setting)])
             self.assertNotIn("unused ", self.output)
         self.train("alone", "cuda", "mesh.gpu_timeout_s=9", "train.total_steps=1", "schedule.default.warmup_steps=0")
-        self.assertIn("mesh.gpu_timeout_s, which is NCCL's, is unused", self.output)
+        self.assertIn("mesh.gpu_timeout_s is unused, because it applies only to NCCL", self.output)
 
     def test_settings_that_others_turn_off(self):
         self.expect(0, "unused   train.shuffle_window: train.shuffle is \"exact\"",

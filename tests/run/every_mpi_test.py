@@ -82,7 +82,7 @@ class EveryMpi(harness.RunTest):
             self.assertEqual(done.returncode, code, done.stdout + done.stderr)
             for word in words:
                 self.assertIn(word, done.stdout + done.stderr)
-        refused("TRAINER_MPI=lam: it begins with openmpi, mpich or abi", code=2, TRAINER_MPI="lam")
+        refused("TRAINER_MPI=lam: the value must begin with openmpi, mpich or abi", code=2, TRAINER_MPI="lam")
         refused("/nowhere/libmpi.so.12: cannot open shared object file", TRAINER_MPI="mpich=/nowhere/libmpi.so.12")
         # A library that has no MPI: the first of its functions that is missing is named.
         refused("libz.so.1: ", "undefined symbol: MPI_", TRAINER_MPI="mpich=libz.so.1")

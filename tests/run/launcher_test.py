@@ -103,7 +103,7 @@ class Launcher(harness.RunTest):
         if " by plugin openmpi" in done.stdout:
             self.skipTest("this program takes the MPI of any launcher")
         self.assertEqual(done.returncode, 3, done.stdout + done.stderr)
-        self.assertIn("mpirun of Open MPI has started 2 ranks, and this program's MPI (", done.stdout + done.stderr)
+        self.assertIn("mpirun of Open MPI has started 2 ranks, but this program's MPI (", done.stdout + done.stderr)
 
 
 harness.main()

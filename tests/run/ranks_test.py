@@ -123,7 +123,7 @@ class Ranks(harness.RunTest):
         with mock.patch.dict(os.environ, {"TRAINER_MPI_START_S": "2"}):
             code = self.launch(["-np", 1, harness.TRAINER, self.deck()], ["-np", 1, "sh", "-c", f"{look}; true"])
         self.assertIn(code, (1, 2), self.output)  # 1 if Open MPI notices first that the other rank never joined
-        self.assertIn("error: MPI has not started within 2 s: some ranks never called it", self.output)
+        self.assertIn("error: MPI has not started within 2 s: some ranks never called MPI_Init", self.output)
 
     def test_one_error_in_one_form(self):
         def errors(*args, ranks, expected=()):
@@ -189,8 +189,8 @@ class Ranks(harness.RunTest):
         done = subprocess.run([f"{self.folder}/mpiexec", "-c", f"PMI_RANK=0 PMI_SIZE=2 {harness.TRAINER} {self.deck()}; exit $?"],
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=harness.GUARD, cwd=self.folder)
         self.assertEqual(done.returncode, 3, done.stdout)
-        self.assertRegex(done.stdout, "error: mpiexec of MPICH or Intel MPI, or srun --mpi=pmi2 has started 2 ranks, and this program's "
-                                      r"MPI \(openmpi [\d.]+\) sees one: use the launcher of the same MPI")
+        self.assertRegex(done.stdout, "error: mpiexec of MPICH or Intel MPI, or srun --mpi=pmi2 has started 2 ranks, but this program's "
+                                      r"MPI \(openmpi [\d.]+\) sees only one: use the launcher of that MPI")
 
     def test_looking_with_several_ranks_is_done_once(self):
         for args, text in (([self.deck(), "--validate"], ": valid"), (["--list", "optimizer"], "adafactor"), (["--version"], "git="),

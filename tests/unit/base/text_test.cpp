@@ -53,7 +53,7 @@ TEST(Text, PathsOfShellsAndOtherLibraries) {
 
 TEST(Text, PointersInThePlaceOfFiles) {
   EXPECT_EQ(base::pointer_problem("version https://git-lfs.github.com/spec/v1\noid sha256:00"),
-            "this is a pointer of Git LFS in the place of the file: get it with git lfs pull");
+            "this is a pointer of Git LFS, not the file itself: get the file with git lfs pull");
   EXPECT_NE(base::pointer_problem("/annex/objects/MD5-s3--0\n").find("git annex get"),
             std::string::npos);
   for (const char* text : {"", "version 1", "/annex/x"}) EXPECT_EQ(base::pointer_problem(text), "");

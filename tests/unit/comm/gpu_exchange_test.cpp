@@ -21,8 +21,9 @@ TEST(GpuExchange, RanksThatShareAGpuGoThroughTheHost) {
       {{"a", "GPU-0"}, {"b", "GPU-1"}, {"a", "GPU-2"}, {"b", "GPU-1"}, {"b", "GPU-1"}},
       SumOrder::library);
   EXPECT_FALSE(c.nccl);
-  EXPECT_EQ(c.because,
-            "ranks 1 and 3 and 1 more of b share one GPU (GPU-1), and NCCL takes one rank per GPU");
+  EXPECT_EQ(
+      c.because,
+      "ranks 1 and 3 and 1 more of b share one GPU (GPU-1), and NCCL allows only one rank per GPU");
 }
 
 TEST(GpuExchange, OneRankNeedsNothing) {

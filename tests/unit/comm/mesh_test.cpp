@@ -116,14 +116,14 @@ TEST(MeshOptions, WhatCannotBeAMeshIsAnErrorOfTheDeck) {
     EXPECT_NE(found[0].find(text), std::string::npos) << found[0];
   };
   refused("replica = -1\nfsdp = -1\n", "mesh.toml:2: fsdp", "only one");
-  refused("fsdp = 0\n", "mesh.toml:1: fsdp", "0 is no size");
-  refused("replica = 0\n", "mesh.toml:1: replica", "0 is no size");
+  refused("fsdp = 0\n", "mesh.toml:1: fsdp", "0 is not a size");
+  refused("replica = 0\n", "mesh.toml:1: replica", "0 is not a size");
   refused("replica = -2\n", "mesh.toml:1: replica", "-1");
   refused("[[rule]]\nmatch = '('\nfsdp = 2\n", "mesh.toml:2: rule[0].match", "regular expression");
   refused("[[rule]]\nfsdp = 2\n", "mesh.toml:1: rule[0].match", "missing");
   // Both axes of the rule are inferred.
   refused("[[rule]]\nmatch = 'x'\n", "mesh.toml:1: rule[0].fsdp", "only one");
-  refused("[[rule]]\nmatch = 'x'\nfsdp = 0\n", "mesh.toml:3: rule[0].fsdp", "0 is no size");
+  refused("[[rule]]\nmatch = 'x'\nfsdp = 0\n", "mesh.toml:3: rule[0].fsdp", "0 is not a size");
 }
 
 TEST(PlanComm, CountsAndMovesNothing) {
