@@ -135,7 +135,8 @@ void parse(int argc, char** argv, CLI::App& app, CommandLine& c) {
   if (c.fast_dev && c.mode != "train")
     throw CLI::ValidationError("--fast-dev", "is for --mode train");
   if (c.fast_dev && c.validate)
-    throw CLI::ValidationError("--fast-dev", "trains; --validate only checks");
+    throw CLI::ValidationError(
+        "--fast-dev", "trains, so it cannot be combined with --validate, which only checks");
   if (c.cleanup && (c.mode != "train" || c.validate))
     throw CLI::ValidationError("--cleanup", "is for runs (--mode train)");
   if (c.cleanup && c.fast_dev)
@@ -277,8 +278,8 @@ bool agree_on_deck(comm::Comm& world, const CommandLine& c, const std::string& d
   if (world.same(base::xxh3(digest))) return true;
   if (world.rank() == 0)
     base::log::error(
-        "the ranks were not started alike; give all of them the same\n{}: they see different bytes "
-        "of the deck",
+        "the ranks were not started alike: they read different bytes from the deck {}; give all of "
+        "them the same file",
         c.deck);
   return false;
 }

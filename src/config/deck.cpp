@@ -150,7 +150,8 @@ DeckSource read_deck(const std::string& path, std::vector<std::string> overrides
   if (source.text.starts_with("\xFF\xFE"sv) || source.text.starts_with("\xFE\xFF"sv))
     base::fail(base::Exit::config, "deck {} is UTF-16 text: save it as UTF-8", path);
   if (source.text.size() > most)
-    base::fail(base::Exit::config, "deck {} has more than {} MiB; that is no deck", path,
+    base::fail(base::Exit::config,
+               "deck {} has more than {} MiB, the limit for a deck: is it the right file?", path,
                most >> 20);
   return source;
 }

@@ -216,7 +216,7 @@ std::string write_description(const Section& schema, std::string_view key, bool 
     const std::string near = blocks.empty() ? nearest_known(schema, key) : "";
     if (blocks.empty() && near.empty() && !parts.empty()) {
       blocks = by_words(schema, parts.back());
-      out = fmt::format("No key is called {}. Keys that come near:\n", printable(key));
+      out = fmt::format("No key is called {}. Similar keys:\n", printable(key));
     }
     if (blocks.empty()) fail_unknown(schema, key, near);
   }

@@ -62,17 +62,19 @@ class Leftovers {
         left.push_back(key_of(name));  // report_unknown has already refused this key
       } else if (const Row* old = row_of_another_meaning(name, was)) {
         left.push_back(key_of(name));
-        report_.add(node.at, left.back(),
-                    fmt::format("written for {} = {} ({}), but {} = {} would take it ({})",
-                                choice_.name, quoted(was), text_of(*old), choice_.name,
-                                quoted(chosen_), text_of(*new_row(name))));
+        report_.add(
+            node.at, left.back(),
+            fmt::format(
+                "written for {} = {} ({}), but {} = {} would read it with another meaning ({})",
+                choice_.name, quoted(was), text_of(*old), choice_.name, quoted(chosen_),
+                text_of(*new_row(name))));
       }
     }
     if (left.empty()) return;
     report_.add(choice_.node->at, choice_.key(),
-                fmt::format("the deck wrote this table for {0} = {1}. Drop what was meant for it: "
-                            "--unset {2}; or give a key its new value by --set; or write the whole "
-                            "table anew: --set '{3}={{{0}={4}, ...}}'",
+                fmt::format("the deck wrote this table for {0} = {1}. Remove the keys that were "
+                            "meant for it (--unset {2}), give them new values by --set, or write "
+                            "the whole table anew: --set '{3}={{{0}={4}, ...}}'",
                             choice_.name, quoted(was), base::join(left, " --unset "), section_.path,
                             quoted(chosen_)));
   }

@@ -114,7 +114,7 @@ class Overlay {
         node = element(*node, i);
         if (!node) return nullptr;
       } else {
-        refuse(fmt::format("{} is {}, it has no parts", path_until(i), found(*node)));
+        refuse(fmt::format("{} is {}, so no key can follow it", path_until(i), found(*node)));
         return nullptr;
       }
     }

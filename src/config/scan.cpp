@@ -140,7 +140,7 @@ class Scanner {
   void count_value() {
     if (++values_ > max_values) too_much(fmt::format("more than {} values", max_values));
   }
-  void too_much(std::string what) { scan_.problem = {line_, what + "; that is no deck"}; }
+  void too_much(std::string what) { scan_.problem = {line_, what + ", the limit for a deck"}; }
 
   const std::string& text_;
   Scan scan_;

@@ -39,7 +39,7 @@ class CommandLine(DeckTest):
         self.assertNotIn("beta2_cap", self.output)
         self.expect(0, "cosine (schedule): ", "schedule.NAME.kind", args=["--describe", "cosine"])
         self.expect(0, "resize(size", args=["--describe", "resize"])
-        self.assertNotIn("come near", self.output)
+        self.assertNotIn("Similar keys", self.output)
         self.expect(0, "No key is called batch_size", "train.global_batch", "train.micro_batch", args=["--describe", "batch_size"])
         self.expect(2, "did you mean learning_rate?", args=["--describe", "lr"])
         self.expect(2, "unknown key", args=["--describe", "qqqq"])

@@ -311,8 +311,7 @@ TEST(Describe, KindsAndOtherValuesByName) {
 
 TEST(Describe, KeysThatShareAWord) {
   const std::string batch = describe("batch_size");
-  EXPECT_TRUE(batch.starts_with("No key is called batch_size. Keys that come near:\n\n[train]"))
-      << batch;
+  EXPECT_TRUE(batch.starts_with("No key is called batch_size. Similar keys:\n\n[train]")) << batch;
   EXPECT_TRUE(contains(batch, "train.global_batch") && contains(batch, "train.micro_batch"));
   EXPECT_FALSE(contains(batch, "train.data"));
   EXPECT_TRUE(contains(describe("train.batches"), "train.global_batch"));

@@ -19,11 +19,11 @@ std::string repeat(const std::string& text, size_t count) {
 }
 
 TEST(Hostile, Depth) {
-  const Lines dots{"run.toml:1: syntax: a key with more than 16 dots; that is no deck"};
+  const Lines dots{"run.toml:1: syntax: a key with more than 16 dots, the limit for a deck"};
   EXPECT_EQ(problems("[a" + repeat(".a", 1'000'000) + "]\n"), dots);
   EXPECT_EQ(problems("a" + repeat(" . a", 1'000'000) + " = 1\n"), dots);
   EXPECT_EQ(problems("a" + repeat(".\"a\"", 1'000'000) + " = 1\n"), dots);
-  const Lines nested{"run.toml:1: syntax: values nested more than 16 deep; that is no deck"};
+  const Lines nested{"run.toml:1: syntax: values nested more than 16 deep, the limit for a deck"};
   EXPECT_EQ(problems("a = " + repeat("[", 1'000'000)), nested);
   EXPECT_EQ(problems("a = " + repeat("{ a = ", 500'000)), nested);
   // Dots in text, comments and lists of numbers do not count; 16 of both are allowed.
@@ -41,11 +41,11 @@ TEST(Hostile, Depth) {
 
 TEST(Hostile, Amount) {
   EXPECT_EQ(problems(repeat("[[a]]\n", 200'000)),
-            Lines{"run.toml:100001: syntax: more than 100000 values; that is no deck"});
+            Lines{"run.toml:100001: syntax: more than 100000 values, the limit for a deck"});
   EXPECT_EQ(problems("a = [" + repeat("1,", 200'000) + "]"),
-            Lines{"run.toml:1: syntax: more than 100000 values; that is no deck"});
+            Lines{"run.toml:1: syntax: more than 100000 values, the limit for a deck"});
   EXPECT_EQ(problems(std::string(5 << 20, ' ')),
-            Lines{"run.toml:1: syntax: more than 4 MiB of text; that is no deck"});
+            Lines{"run.toml:1: syntax: more than 4 MiB of text, the limit for a deck"});
   Lines many = problems(good + repeat("[[optimizer.rule]]\nmatch = 'x'\n", 10'000));
   ASSERT_EQ(many.size(), 1u);
   EXPECT_EQ(many[0], "run.toml:8: optimizer.rule: more than 4096 tables in lists and named tables");

@@ -168,7 +168,7 @@ TEST(Override, ProblemsNameTheOverride) {
           Case{"optimizer.rule.-1.match=a",
                "optimizer.rule has 2 elements; expected an index of at most 2 (which adds one), "
                "found \"-1\""},
-          Case{"train.data.x=1", "train.data is the string \"coco\", it has no parts"},
+          Case{"train.data.x=1", "train.data is the string \"coco\", so no key can follow it"},
           Case{"log=5", "expected a table, found the integer 5"},
           Case{"log.flush_s", "expected KEY=VALUE, for example --set train.total_steps=100"},
           Case{"", "expected KEY=VALUE, for example --set train.total_steps=100"},

@@ -74,10 +74,10 @@ TEST(Leftovers, OfTheKindThatAnOverrideReplaces) {
       (Lines{
           R"(run.toml:8: optimizer.beta2_cap: key beta2_cap belongs to kind = "adafactor", this table has kind = "adamw")",
           R"(run.toml:9: optimizer.eps: written for kind = "adafactor" (added to the square; default 1e-30), but )"
-          R"(kind = "adamw" would take it (added to the root; default 1e-08))",
-          R"(--set optimizer.kind=adamw: the deck wrote this table for kind = "adafactor". Drop what was meant for it: )"
-          R"(--unset optimizer.beta2_cap --unset optimizer.eps; or give a key its new value by --set; or write the )"
-          R"(whole table anew: --set 'optimizer={kind="adamw", ...}')"}));
+          R"(kind = "adamw" would read it with another meaning (added to the root; default 1e-08))",
+          R"(--set optimizer.kind=adamw: the deck wrote this table for kind = "adafactor". Remove the keys that were )"
+          R"(meant for it (--unset optimizer.beta2_cap --unset optimizer.eps), give them new values by --set, or )"
+          R"(write the whole table anew: --set 'optimizer={kind="adamw", ...}')"}));
 }
 
 TEST(Leftovers, AreGoneWithEachOfTheWaysOut) {

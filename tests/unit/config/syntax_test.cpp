@@ -184,7 +184,8 @@ TEST_F(DeckFile, TooLargeIsRefused) {
   write(std::string(size_t{4} << 20, '\n'));
   EXPECT_EQ(refusal(path_), "");
   write(std::string((size_t{4} << 20) + 1, '\n'));
-  EXPECT_EQ(refusal(path_), "deck " + path_ + " has more than 4 MiB; that is no deck");
+  EXPECT_EQ(refusal(path_),
+            "deck " + path_ + " has more than 4 MiB, the limit for a deck: is it the right file?");
 }
 
 }  // namespace
