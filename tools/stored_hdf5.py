@@ -65,10 +65,10 @@ def check_external(dataset, path, plist):
         try:
             there = os.stat(file).st_size
         except OSError as error:
-            fail(dataset, path, f"its external file '{name}' cannot be read: {error.strerror}; it is looked for at '{file}', and "
-                                "HDF5_EXTFILE_PREFIX names another folder (${ORIGIN}: that of the HDF5 file)")
+            fail(dataset, path, f"its external file '{name}' cannot be read: {error.strerror}. HDF5 looks for it at '{file}'; "
+                                "HDF5_EXTFILE_PREFIX names another folder (${ORIGIN} = the folder of the HDF5 file)")
         if there < end:
-            fail(dataset, path, f"its external file '{file}' has {there} bytes of {end}, and HDF5 would give zeros for the rest: "
+            fail(dataset, path, f"its external file '{file}' has only {there} of {end} bytes, and HDF5 would give zeros for the rest: "
                                 "copy it again")
         left -= min(size, left)
         if not left:
@@ -88,8 +88,8 @@ def source_shape(dataset, path, file, name, depth):
     """Checks one source of a virtual dataset, and returns its shape."""
     found = path if file == "." else find_source(file, path)
     if found is None:
-        fail(dataset, path, f"its rows lie in '{file}', which is not there, and HDF5 would give zeros for them: put that file "
-                            "beside it, or name its folder in HDF5_VDS_PREFIX")
+        fail(dataset, path, f"its rows are stored in '{file}', which does not exist, and HDF5 would give zeros for them: "
+                            "put that file beside this one, or name its folder in HDF5_VDS_PREFIX")
     try:
         with h5py.File(found, "r") as other:
             source = other[name]
@@ -102,7 +102,7 @@ def source_shape(dataset, path, file, name, depth):
 
 def check_virtual(dataset, path, plist, depth):
     if depth >= DEEPEST:
-        fail(dataset, path, "it is a virtual dataset of too many others")
+        fail(dataset, path, "its virtual datasets are nested too deep or in a circle; copy the rows into one dataset")
     shapes, parts = {}, []      # shapes: of each source
     for i in range(plist.get_virtual_count()):
         key = file, name = os.fsdecode(plist.get_virtual_filename(i)), os.fsdecode(plist.get_virtual_dsetname(i))
@@ -113,11 +113,11 @@ def check_virtual(dataset, path, plist, depth):
             shapes[key] = source_shape(dataset, path, file, name, depth)
         source = plist.get_virtual_srcspace(i)
         if is_mixed(source, shapes[key], parts[-1]):
-            fail(dataset, path, f"its source, dataset '{name}' of '{file}', is larger than the part that takes all of it, in more "
-                                "than its rows, and HDF5 would mix the rows: make one of them again")
+            fail(dataset, path, f"its source, dataset '{name}' of '{file}', has rows of another size than the virtual dataset expects, and "
+                                "HDF5 would mix the rows: make the source or the virtual dataset again")
         if not is_inside(source, shapes[key], parts[-1]):
-            fail(dataset, path, f"its source, dataset '{name}' of '{file}', is smaller than the part that is taken from it, and "
-                                "HDF5 would give zeros for the rest: make one of them again")
+            fail(dataset, path, f"its source, dataset '{name}' of '{file}', is smaller than the part that the virtual dataset "
+                                "takes, and HDF5 would give zeros for the rest: make the source or the virtual dataset again")
     if any(is_endless(part) for part in parts):     # a part grows with its source
         return
     if missing := dataset.size - covered(dataset, parts):

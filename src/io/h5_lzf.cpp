@@ -39,7 +39,7 @@ size_t decode_lzf(unsigned flags, size_t values, const unsigned* value, size_t b
     // HDF5 reads a whole chunk from the buffer, whatever it holds.
     const size_t room = std::max(size, claimed);
     void* const out = H5allocate_memory(room, true);
-    if (!out) return failed("there is no memory for a chunk of lzf");
+    if (!out) return failed("no memory for a chunk of lzf");
     errno = 0;
     const unsigned decoded = lzf_decompress(*buffer, unsigned(bytes), out, unsigned(size));
     if (decoded > 0) {

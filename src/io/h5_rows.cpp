@@ -68,7 +68,7 @@ std::string_view other_type(hid_t type) {
     case H5T_ARRAY:
       return "arrays in one element; write their axes as axes of the dataset";
     case H5T_VLEN:
-      return "lists of other elements than bytes; write rows of one length";
+      return "lists of elements other than bytes; write rows of one length";
     default:
       return "of another type";
   }
@@ -206,7 +206,7 @@ int64_t H5Rows::row_bytes() const {
 }
 
 Failure H5Rows::too_long(int64_t row, int64_t most) const {
-  return Failure(fmt::format("{}: row {} of {} has more than {} bytes, which are not read", path_,
+  return Failure(fmt::format("{}: row {} of {} has more than {} bytes, the limit for a row", path_,
                              row, dataset_, most),
                  0);
 }

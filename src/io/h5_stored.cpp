@@ -114,15 +114,14 @@ void check_external(const Dataset& set, const H5Handle& creation, hsize_t left) 
     std::error_code problem;
     const auto there = fs::file_size(file, problem);
     if (problem)
-      set.fail(
-          fmt::format("its external file '{}' cannot be read: {}; it is looked for at '{}', and "
-                      "HDF5_EXTFILE_PREFIX names another folder (${{ORIGIN}}: that of the "
-                      "HDF5 file)",
-                      name, problem.message(), file));
+      set.fail(fmt::format(
+          "its external file '{}' cannot be read: {}. HDF5 looks for it at '{}'; "
+          "HDF5_EXTFILE_PREFIX names another folder (${{ORIGIN}} = the folder of the HDF5 file)",
+          name, problem.message(), file));
     if (there < end)
       set.fail(
-          fmt::format("its external file '{}' has {} bytes of {}, and HDF5 would give zeros for "
-                      "the rest: copy it again",
+          fmt::format("its external file '{}' has only {} of {} bytes, and HDF5 would give zeros "
+                      "for the rest: copy it again",
                       file, uint64_t(there), end));
     left -= piece;
   }
@@ -183,11 +182,10 @@ class Sources {
       if (points >= 0 && there < hsize_t(points)) smaller(file, dataset);
       // HDF5 takes the first elements. If rows have become longer, these belong to other places.
       if (points >= 0 && there > hsize_t(points) && !has_rows_of(to, shape))
-        set_.fail(
-            fmt::format("its source, dataset '{}' of '{}', is larger than the part that takes all "
-                        "of it, in more than its rows, and HDF5 would mix the rows: make one of "
-                        "them again",
-                        dataset, file));
+        set_.fail(fmt::format(
+            "its source, dataset '{}' of '{}', has rows of another size than the virtual dataset "
+            "expects, and HDF5 would mix the rows: make the source or the virtual dataset again",
+            dataset, file));
       return;
     }
     const int axes = H5Sget_simple_extent_ndims(part);
@@ -204,9 +202,9 @@ class Sources {
  private:
   [[noreturn]] void smaller(const std::string& file, const std::string& dataset) const {
     set_.fail(
-        fmt::format("its source, dataset '{}' of '{}', is smaller than the part that is "
-                    "taken from it, and HDF5 would give zeros for the rest: make one of "
-                    "them again",
+        fmt::format("its source, dataset '{}' of '{}', is smaller than the part that the virtual "
+                    "dataset takes, and HDF5 would give zeros for the rest: make the source or the "
+                    "virtual dataset again",
                     dataset, file));
   }
 
@@ -231,10 +229,10 @@ class Sources {
     if (file == ".") return known->second = check_source(own, set_.path, dataset);
     const std::string found = find_source(file, set_.path);
     if (found.empty())
-      set_.fail(
-          fmt::format("its rows lie in '{}', which is not there, and HDF5 would give zeros for "
-                      "them: put that file beside it, or name its folder in HDF5_VDS_PREFIX",
-                      file));
+      set_.fail(fmt::format(
+          "its rows are stored in '{}', which does not exist, and HDF5 would give zeros for them: "
+          "put that file beside this one, or name its folder in HDF5_VDS_PREFIX",
+          file));
     H5Handle access(H5Fget_access_plist(own), H5Pclose, "read the access to the file", set_.path);
     H5Handle other(H5Fopen(found.c_str(), H5F_ACC_RDONLY, access), H5Fclose,
                    fmt::format("open the source of {} in {}", set_.name, set_.path), found);
@@ -284,7 +282,9 @@ class Missing {
 };
 
 void check_virtual(const Dataset& set, const H5Handle& creation, hsize_t elements) {
-  if (set.depth >= kDeepest) set.fail("it is a virtual dataset of too many others");
+  if (set.depth >= kDeepest)
+    set.fail(
+        "its virtual datasets are nested too deep or in a circle; copy the rows into one dataset");
   size_t count = 0;
   check_h5(H5Pget_virtual_count(creation, &count), "count the sources of " + set.name, set.path);
   Sources sources(set);

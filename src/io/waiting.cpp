@@ -148,7 +148,7 @@ void write_or_wait(const std::string& path, const std::string& content, bool dur
   size_t bytes = content.size();
   for (const auto& [other, kept] : all.files) bytes += kept.bytes.size();
   if (bytes > kMostOfFiles) {
-    base::log::warning("{}; the file is lost: {} MiB wait for room already", problem,
+    base::log::warning("{}; the file is lost: {} MiB of other files already wait for room", problem,
                        (bytes - content.size()) >> 20);
     return;
   }
@@ -161,7 +161,7 @@ size_t write_waiting() {
   Waiting& all = waiting();
   std::erase_if(all.files, [](const auto& one) {
     const bool written = try_to_write(one.first, one.second).empty();
-    if (written) base::log::line("disk     {} is written, which had waited for room", one.first);
+    if (written) base::log::line("disk     {} had waited for room and is now written", one.first);
     return written;
   });
   size_t left = all.files.size();

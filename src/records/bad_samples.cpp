@@ -33,7 +33,7 @@ BadSamples::BadSamples(comm::Comm& world, const std::string& path, double max_fr
       add(line);
   if (strange > 0 && world.rank() == 0)
     base::log::warning(
-        "{}: {} lines are no bad samples of this deck's data sets and are not counted", path,
+        "{}: {} lines do not name samples of this deck's data sets and are not counted", path,
         strange);
   check();
 }
@@ -68,7 +68,7 @@ int64_t BadSamples::agree() {
             parts[0], parts[1], parts[2], known_[parts[0]].size(),
             base::with_commas(sizes_[parts[0]]));
       else
-        base::log::warning("data: further bad samples are named only {}",
+        base::log::warning("data: further bad samples are listed only {}",
                            path_.empty() ? "by --mode train" : "in " + path_);
     }
   if (world_.rank() == 0 && !fresh.empty() && !path_.empty()) {
@@ -88,7 +88,7 @@ void BadSamples::check() const {
     base::fail(
         base::Exit::data,
         "data.{}: {} of {} samples cannot be used, more than loader.max_bad_sample_fraction = {:g} "
-        "allows; they are named {}: mend them (and remove that list), or raise the key",
+        "allows; they are listed {}: repair them (and remove that list), or raise the key",
         name, base::with_commas(int64_t(keys.size())), base::with_commas(size->second),
         max_fraction_, path_.empty() ? "above" : "in " + path_);
   }

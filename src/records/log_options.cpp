@@ -14,7 +14,7 @@ namespace {
 std::string group_problem(const std::vector<std::string>& groups) {
   for (size_t i = 0; i < groups.size(); ++i) {
     if (std::find(groups.begin(), groups.begin() + long(i), groups[i]) != groups.begin() + long(i))
-      return fmt::format("\"{}\" is there twice", groups[i]);
+      return fmt::format("\"{}\" is given twice", groups[i]);
     if (std::string problem = base::pattern_problem(groups[i]); !problem.empty())
       return fmt::format("\"{:.80}\": {}", groups[i], problem);
   }
@@ -26,12 +26,12 @@ std::string unknown_name(const char* what, const std::string& name, const Names&
   std::vector<std::string> all;
   for (const auto& one : names) all.push_back(one.first);
   if (std::find(all.begin(), all.end(), name) != all.end()) return "";
-  return fmt::format("\"{:.80}\" is no {}; there are {}", name, what, base::join(all, ", "));
+  return fmt::format("\"{:.80}\" is not a {}; known: {}", name, what, base::join(all, ", "));
 }
 
 std::string memory_problem(const std::vector<int64_t>& steps) {
   for (const int64_t step : steps)
-    if (step < 1) return fmt::format("{} is no step; the first one is 1", step);
+    if (step < 1) return fmt::format("{} is not a step; the first step is 1", step);
   return "";
 }
 
@@ -73,7 +73,8 @@ void check_rules(config::Deck& deck, const char* name, const std::vector<LookRul
     if (of_blocks < std::ssize(of) && !matches_any(rules[i].match, parameters))
       deck.error(key, no_match(rules[i].match, "parameter", parameters));
     else if (of_blocks > 0 && !matches_any(rules[i].match, blocks))
-      deck.error(key, no_match(rules[i].match, "block, which activations have", blocks));
+      deck.error(key, no_match(rules[i].match, "block of the model (activations belong to blocks)",
+                               blocks));
   }
 }
 }  // namespace

@@ -87,8 +87,8 @@ MetricGroups read_h5(const std::string& path) {
   for (const auto& [group, series] : groups)
     for (const auto& [name, column] : series.columns)
       if (column.size() != series.steps.size())
-        throw io::Failure(fmt::format("{}: {} has {} rows, {} of its group has {}", path, group,
-                                      series.steps.size(), name, column.size()),
+        throw io::Failure(fmt::format("{}: group {} has {} rows, but its metric {} has {}", path,
+                                      group, series.steps.size(), name, column.size()),
                           0);
   return groups;
 }

@@ -71,7 +71,7 @@ void warn_of_no_rows(const std::string& path, const std::vector<MetricHistory::N
                  : std::to_string(n.number));
   if (lines.size() > kMaxListed)
     numbers.push_back(fmt::format("{} more", lines.size() - kMaxListed));
-  base::log::warning("{}: no row in line {}; moved to metrics.abandoned.jsonl", path,
+  base::log::warning("{}: no valid row in line {}; moved to metrics.abandoned.jsonl", path,
                      base::join(numbers, ", "));
 }
 

@@ -109,7 +109,7 @@ void RowFile::begin() {
   try {
     locked = file_.try_lock();
   } catch (const io::Failure& e) {
-    base::log::warning("{}: {}; make sure yourself that no other job writes it", plan_.key,
+    base::log::warning("{}: {}; make sure yourself that no other job writes this file", plan_.key,
                        e.what());
   }
   if (!locked)
@@ -130,12 +130,12 @@ bool RowFile::is_complete() const {
   }
   if (was.empty())
     base::fail(base::Exit::config,
-               "{}: {} is there and was not made by this mode; remove it, or name another file",
+               "{}: {} exists and was not made by this mode; remove it, or name another file",
                plan_.key, plan_.path);
   if (const std::string differs = differences(was); !differs.empty())
     base::fail(base::Exit::config,
-               "{}: {} is there, and was made from something else; remove it, or name another "
-               "file:{}",
+               "{}: {} exists, but was made from other weights, data or settings; remove it, or "
+               "name another file:{}",
                plan_.key, plan_.path, differs);
   return true;
 }
@@ -152,8 +152,8 @@ bool RowFile::resume() {
                progress_path());
   if (const std::string differs = differences(head["made_from"]); !differs.empty())
     base::fail(base::Exit::config,
-               "{}: {} was begun from something else and cannot be continued; remove it to begin "
-               "anew, or name another file:{}",
+               "{}: {} was begun from other weights, data or settings and cannot be continued; "
+               "remove it to begin anew, or name another file:{}",
                plan_.key, part(), differs);
   layout_ = {head["columns"], head["bytes"]};
   if (file_.size() != layout_.bytes) return false;

@@ -177,7 +177,8 @@ void refusals(const std::string& folder) {
   RowPlan other = plan(path);
   other.made_from["tap"] = "c";
   refused([&] { RowFile file(world, other); },
-          {path + " is there", "made from something else", "tap: then \"nothing\", now \"c\""});
+          {path + " exists", "made from other weights, data or settings",
+           "tap: then \"nothing\", now \"c\""});
   const std::string text = fmt::format("{}/text_{}", folder, world.size());
   comm::on_first(world, [&] {
     io::write_file_atomically(text, "text");

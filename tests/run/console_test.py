@@ -49,8 +49,8 @@ class Console(harness.RunTest):
         self.expect(0, "done     exit=0", args=[*again, "log.level=warning"])
         for line in ("step=", "eval=", "checkpoint step="):
             self.assertFalse([text for text in self.output.splitlines() if text.startswith(line)], line)
-        self.expect(2, "log.levels", '"chekpoint" is no component', "checkpoint", args=[*again, 'log.levels={chekpoint="debug"}'])
-        self.expect(2, "log.levels", '"loud" is no level', "trace", args=[*again, 'log.levels={eval="loud"}'])
+        self.expect(2, "log.levels", '"chekpoint" is not a component', "checkpoint", args=[*again, 'log.levels={chekpoint="debug"}'])
+        self.expect(2, "log.levels", '"loud" is not a level', "trace", args=[*again, 'log.levels={eval="loud"}'])
 
     def published(self, *args):
         done = subprocess.run([PUBLISHED, *args], capture_output=True, text=True, timeout=harness.GUARD)

@@ -296,7 +296,8 @@ class Rows(harness.RunTest):
             self.assertEqual(f.read(), "text")
         os.remove(self.out)
         self.extract()
-        self.extract("extract.pool=mean", code=2, mentions=("was made from something else", "extract.pool: then \"none\", now \"mean\""))
+        self.extract("extract.pool=mean", code=2, mentions=("made from other weights, data or settings",
+                                                           "extract.pool: then \"none\", now \"mean\""))
 
     def test_other_weights_are_refused(self):
         """Weights of equal names and steps differ in their digest."""

@@ -332,17 +332,17 @@ class Pack(tool_harness.ToolTest):
                 ("gap", "gap", "180 of its 360 elements have no source"),
                 ("overlap", "overlap", "90 of its 360 elements have no source"),
                 ("part", "part", "its source, dataset 'images' of 'short.h5', is smaller"),
-                ("mixed", "mixed", "its source, dataset 'images' of 'mixed_source.h5', is larger than the part that takes all of it"),
+                ("mixed", "mixed", "its source, dataset 'images' of 'mixed_source.h5', has rows of another size than the virtual"),
                 ("nested", "chunk", "1 of its 2 chunks were never written"),
-                ("round", "round", "it is a virtual dataset of too many others"),
+                ("round", "round", "its virtual datasets are nested too deep"),
                 ("chunk", "chunk", "1 of its 2 chunks were never written, the first at row 2"),
                 ("never", "never", "it was never written")):
             with h5py.File(self.path(f"{name}.h5")) as f, self.assertRaises(stored_hdf5.Failure) as caught:
                 stored_hdf5.check_stored(f["images"], self.path(f"{name}.h5"))
             self.assertIn(f"{self.path(culprit)}.h5: dataset /images: {part}", str(caught.exception))
-        for name, part in (("moved", "dataset /images: its rows lie in 'none.h5', which is not there"),
+        for name, part in (("moved", "dataset /images: its rows are stored in 'none.h5', which does not exist"),
                            ("outside", "dataset /images: its external file 'none.bin' cannot be read: No such file"),
-                           ("cut", "dataset /images: its external file 'raw.bin' has 359 bytes of 360"),
+                           ("cut", "dataset /images: its external file 'raw.bin' has only 359 of 360 bytes"),
                            ("link", "'images' is a link that leads nowhere"), ("empty", "/images has no rows"),
                            ("garbage", "Unable to open file")):
             self.assertIn(f"{name}.h5: {part}", self.tool("pack_dataset", f"{name}.h5", "x", code=1))

@@ -206,7 +206,7 @@ class BadSamples(BadMembers):
             f.write("nothing of ours\nother\ta:1\twhy\n")
         self.expect(0, "from=checkpoint", "300 examples were replaced for 101 bad samples", "bad_samples.txt", ranks=2,
                     args=[self.deck(), *self.substitute, *sets("train.total_steps=125")])
-        self.assertIn("bad_samples.txt: 2 lines are no bad samples", self.output)
+        self.assertIn("bad_samples.txt: 2 lines do not name samples", self.output)
         lines = self.listed()
         self.assertEqual(lines[: len(first)], first, "the list is continued")
         lines = [line for line in lines if line[0] in ("train", "val")]

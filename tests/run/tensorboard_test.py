@@ -142,7 +142,7 @@ class Looked(LiveTest):
     def test_wrong_rules(self):
         for text, fragment in (('match = "encodr/.*"', "matches no parameter; paths look like "),
                                ('match = "enc(.*"', "regular expression"),
-                               ('match = ".*/kernel"\nof = ["activations"]', "matches no block, which activations have"),
+                               ('match = ".*/kernel"\nof = ["activations"]', "matches no block of the model (activations belong to"),
                                ('of = []', "names nothing"), ('of = ["weigths"]', 'did you mean "weights"')):
             with self.subTest(text):
                 self.expect(2, "log.", fragment, args=[self.deck(self.good + f"[[log.histograms]]\n{text}\n"), "--validate"])

@@ -107,7 +107,7 @@ TEST_F(StoredTest, SourcesOfVirtualDatasets) {
   stage_files(options.files(), stage, 1);
   EXPECT_EQ(values({.stage_dir = stage}), kAll);
   std::filesystem::rename(dir / "b.h5", dir / "c.h5");
-  refused({"'b.h5', which is not there", "HDF5_VDS_PREFIX"});
+  refused({"'b.h5', which does not exist", "HDF5_VDS_PREFIX"});
   base::set_rank(1, 2);
   expect_error(Exit::data, {"'b.h5'"}, [&] { options.open({}); });
   base::set_rank(0, 1);
@@ -173,7 +173,8 @@ TEST_F(StoredTest, SourcesThatHaveGrown) {
   source(5, 2);  // more rows behind the mapped ones
   EXPECT_EQ(values(), kAll);
   source(2, 3);  // HDF5 would take 0, 1, 2, 3 for rows 0, 1 and 3, 4
-  refused({"dataset 'x' of 'grown.h5'", "is larger than the part that takes all of it"});
+  refused(
+      {"dataset 'x' of 'grown.h5'", "has rows of another size than the virtual dataset expects"});
 }
 
 TEST_F(StoredTest, ExternalFiles) {
@@ -182,7 +183,7 @@ TEST_F(StoredTest, ExternalFiles) {
   EXPECT_EQ(values(), kAll);
   const std::string bytes = test::read_file(raw);
   test::write_file(raw, bytes.substr(0, 20));
-  refused({"raw.bin' has 20 bytes of 32"});
+  refused({"raw.bin' has only 20 of 32 bytes"});
   std::filesystem::remove(raw);
   refused({"raw.bin' cannot be read", "HDF5_EXTFILE_PREFIX"});
 }
