@@ -32,8 +32,8 @@ std::vector<Candidate> files_at(const std::string& path) {
     std::vector<Candidate> found = candidates(path + "/checkpoints");
     if (found.empty()) found = candidates(path);
     if (found.empty())
-      base::fail(base::Exit::checkpoint, "{}: holds no checkpoint, nor does its checkpoints/",
-                 path);
+      base::fail(base::Exit::checkpoint,
+                 "{}: this folder holds no checkpoint, nor does its folder checkpoints/", path);
     return found;
   } catch (const io::Failure& e) {
     base::fail(base::Exit::checkpoint, "{}", e.what());

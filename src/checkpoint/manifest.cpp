@@ -111,13 +111,13 @@ Manifest inspect(const std::string& path, int64_t step) {
   } catch (const std::exception& e) {
     refuse("{} cannot be read: {}", kIndex, e.what());
   }
-  if (m.state.step != step) refuse("its index and its header do not agree");
+  if (m.state.step != step) refuse("its index and its header give different steps");
   m.layout.file_bytes = header.file_bytes;
   m.layout.index = header.index.first;
   m.layout.index_bytes = header.index.second - header.index.first;
   for (const Entry& e : m.layout.entries)
     if (e.bytes > 0 && (e.offset < kUserBlock || e.offset > header.file_bytes - e.bytes))
-      refuse("{} does not lie in one piece inside the file", e.name);
+      refuse("the bytes of {} are not inside the file", e.name);
   std::vector<uint64_t> tensors =
       read_hashes(file, m.layout.tensor_sums, int64_t(m.layout.entries.size()), kTensorSums);
   m.blocks = read_hashes(file, m.layout.block_sums, m.layout.blocks, kBlockSums);

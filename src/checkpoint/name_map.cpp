@@ -245,8 +245,9 @@ class InitPlanner {
     const FileTensor& t = tensors_[source];
     const bool whole_number = t.type == device::DType::i64;
     if (!t.type || (whole_number && !is_counter(p.path)))
-      return fmt::format("the file holds {}, which is no weight; f32, f64, f16 and bf16 are read",
-                         describe(t));
+      return fmt::format(
+          "the file holds {}, which is not a type of weights; f32, f64, f16 and bf16 are read",
+          describe(t));
     if (torch_ && p.path == "head/kernel" && t.shape.size() == 2 &&
         std::vector<int64_t>{t.shape[1], t.shape[0]} == p.shape) {
       plan_.loads.push_back({.wanted = w, .source = source, .transpose = true});

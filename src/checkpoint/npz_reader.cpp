@@ -56,7 +56,7 @@ class NpzReader : public WeightFile {
     // members by seeking.
     if (archive_read_support_format_zip_seekable(archive_.get()) != ARCHIVE_OK ||
         archive_read_open_filename(archive_.get(), path().c_str(), 1 << 20) != ARCHIVE_OK)
-      broken("is no .npz file, or was cut");
+      broken("is not a .npz file, or was cut");
   }
 
   [[noreturn]] void broken(const std::string& what) const {
@@ -67,7 +67,7 @@ class NpzReader : public WeightFile {
   bool next() {
     int result = archive_read_next_header(archive_.get(), &entry_);
     if (result == ARCHIVE_EOF) return false;
-    if (result != ARCHIVE_OK) broken("is no .npz file, or was cut");
+    if (result != ARCHIVE_OK) broken("is not a .npz file, or was cut");
     ++member_;
     return true;
   }

@@ -65,12 +65,11 @@ std::unique_ptr<WeightFile> open_weights(const std::string& path) {
   } catch (const io::Failure& e) {
     base::fail(Exit::checkpoint, "{}", e.what());
   }
-  base::fail(
-      Exit::checkpoint,
-      "{}: the end of the name is unknown; known are .h5 (a checkpoint of this program), "
-      ".npz, .safetensors, .pth, .pt, .bin, .ckpt and .torch (torch.save), .index.json (several "
-      "such files), and a run directory{}",
-      path, foreign_hint(path));
+  base::fail(Exit::checkpoint,
+             "{}: the name has an unknown ending; known endings are .h5 (a checkpoint of this "
+             "program), .npz, .safetensors, .pth, .pt, .bin, .ckpt and .torch (torch.save), "
+             ".index.json (several such files); a run directory works too{}",
+             path, foreign_hint(path));
 }
 
 }  // namespace checkpoint

@@ -26,7 +26,7 @@ class Machine {
       : text_(text), is_harmless_(is_harmless) {}
 
   Pickle run() {
-    if (take(1) != "\x80") refuse("is no pickle of protocol 2 or newer");
+    if (take(1) != "\x80") refuse("is not a pickle of protocol 2 or newer");
     if (const unsigned protocol = byte(); protocol < 2 || protocol > 5)
       refuse(fmt::format("is a pickle of protocol {}; 2 to 5 are known", protocol));
     while (step()) {
@@ -124,25 +124,27 @@ class Machine {
   void push_call(size_t arguments) {
     std::vector<PickleIndex> items(arguments + 1);
     for (size_t i = arguments + 1; i-- > 0;) items[i] = pop();
-    if (out_[items[0]].kind != Kind::name) refuse("is a damaged pickle: it calls what is no name");
+    if (out_[items[0]].kind != Kind::name)
+      refuse("is a damaged pickle: it calls something other than a name");
     push({.kind = Kind::call, .items = std::move(items)});
   }
   void append(const std::vector<PickleIndex>& items) {
     PickleValue& list = out_.values[top()];
-    if (list.kind != Kind::list) refuse("is a damaged pickle: it appends to what is no list");
+    if (list.kind != Kind::list)
+      refuse("is a damaged pickle: it appends to something other than a list");
     list.items.insert(list.items.end(), items.begin(), items.end());
   }
   void set(const std::vector<PickleIndex>& items) {
     PickleValue& dict = out_.values[top()];
     if ((dict.kind != Kind::dict && dict.kind != Kind::call) || items.size() % 2)
-      refuse("is a damaged pickle: it sets items of what is no dict");
+      refuse("is a damaged pickle: it sets items of something other than a dict");
     for (size_t i = 0; i < items.size(); i += 2) dict.pairs.emplace_back(items[i], items[i + 1]);
   }
   void build() {
     const PickleIndex state = pop();
     PickleValue& object = out_.values[top()];
     if (object.kind != Kind::call)
-      refuse("is a damaged pickle: it gives a state to what is no object");
+      refuse("is a damaged pickle: it gives a state to something other than an object");
     object.items.push_back(state);
   }
   void remember(uint64_t place) { memo_[place] = top(); }

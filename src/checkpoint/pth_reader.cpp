@@ -203,13 +203,13 @@ class PthReader : public WeightFile {
         const auto [key, elements] = storage_id(v);
         const auto [known, is_new] = element_bytes.emplace(key, elements->bytes);
         if (!is_new && known->second != elements->bytes)
-          refuse(fmt::format("has two types for the numbers {}", base::quoted(key)));
+          refuse(fmt::format("gives the storage {} two types", base::quoted(key)));
       }
     for (const PickleIndex k : keys[keys.root].items) {
       const std::string& key = keys[k].text;
       const auto bytes = element_bytes.find(key);
       if (bytes == element_bytes.end())
-        refuse(fmt::format("has numbers {} that nothing uses", base::quoted(key)));
+        refuse(fmt::format("has a storage {} that no tensor uses", base::quoted(key)));
       if (size - at < 8) refuse("was cut");
       int64_t count = 0;
       file_.read_at(&count, 8, at);
@@ -227,7 +227,7 @@ class PthReader : public WeightFile {
   std::pair<std::string, const Elements*> storage_id(const PickleValue& outside) const {
     const PickleValue& id = pickle_[outside.items[0]];
     if (id.kind != Kind::list || id.items.size() < 5 || pickle_[id.items[0]].text != "storage")
-      refuse("refers to something that is no storage");
+      refuse("refers to something other than a storage");
     if (id.items.size() > 5 && pickle_[id.items[5]].kind != Kind::none)
       refuse("holds a view of a storage, as PyTorch before 0.4 wrote it: save it again");
     const auto type = storages().find(pickle_[id.items[1]].text);
@@ -245,7 +245,7 @@ class PthReader : public WeightFile {
     std::vector<int64_t> found;
     for (const PickleIndex item : pickle_[i].items) {
       if (pickle_[item].kind != Kind::number)
-        refuse("has a tensor whose shape is no list of numbers");
+        refuse("has a tensor whose shape is not a list of numbers");
       found.push_back(pickle_[item].number);
     }
     return found;
@@ -287,7 +287,7 @@ class PthReader : public WeightFile {
     };
     if (arguments.size() < 4 || pickle_[arguments[0]].kind != Kind::outside ||
         pickle_[arguments[1]].kind != Kind::number)
-      bad("is made from what is no storage");
+      bad("is not made from a storage");
     const bool typed = !called.ends_with("_v3");
     auto [key, elements] = storage_id(pickle_[arguments[0]]);
     if (!typed) {
@@ -301,7 +301,7 @@ class PthReader : public WeightFile {
       bad("is conjugated, negated or otherwise marked: save a plain copy of it");
     const auto storage = storages_.find(key);
     if (storage == storages_.end())
-      bad(fmt::format("its numbers {} are missing", base::quoted(key)));
+      bad(fmt::format("its storage {} is missing", base::quoted(key)));
 
     FileTensor t{name.empty() ? "tensor" : name, numbers(arguments[2]), elements->type,
                  elements->name};

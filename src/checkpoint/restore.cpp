@@ -121,7 +121,7 @@ Fitted fit_average(const std::string&, const FileLayout& file, const State& targ
     std::erase_if(f.wanted.entries, is_average);
     for (shard::TensorSlice& t : f.tensors)
       if (is_average(t)) t.name = kWeightRoot + t.name.substr(kAverageRoot.size());
-    f.note = "holds no average of the weights: it starts from the weights";
+    f.note = "holds no average of the weights: the average starts from the weights";
   }
   return f;
 }
@@ -211,8 +211,9 @@ std::optional<Restored> restore(comm::Comm& comm, const std::string& directory, 
     if (done == newest.manifest->state.texts.end() || done->second != options.resume) break;
     if (comm.rank() == 0)
       log::warning(
-          "checkpoint.resume = \"{}\" was carried out by the attempt that wrote {}: this one goes "
-          "on from there (to do it once more, move that file and those like it away)",
+          "checkpoint.resume = \"{}\" was already carried out by the attempt that wrote {}: this "
+          "attempt continues from there (to do it again, move away that file and the other "
+          "checkpoints written with this setting)",
           options.resume, c.path);
     CheckpointOptions plain = options;
     plain.resume = "must";
@@ -236,7 +237,7 @@ std::optional<Restored> restore(comm::Comm& comm, const std::string& directory, 
 
   return newest_valid(
       comm, files, target, fit_average,
-      {.other = "Give this run another run.dir, or the deck that the file's /deck holds",
+      {.other = "Give this run another run.dir, or use the deck stored in the file's /deck",
        .none = "Nothing was changed. To begin anew choose another run.dir or checkpoint.resume = "
                "\"never\""},
       poll);
@@ -258,9 +259,9 @@ std::vector<Candidate> agreed_files_at(comm::Comm& comm, const std::string& from
 Restored branch(comm::Comm& comm, const std::string& from, State& target, const comm::Poll& poll) {
   return newest_valid(
       comm, agreed_files_at(comm, from), target, fit_average,
-      {.other = "checkpoint.branch_from continues a full state, so model and optimizer must be "
-                "those of its run; to take over parameters alone use init.from",
-       .none = "checkpoint.branch_from names nothing to begin from"},
+      {.other = "checkpoint.branch_from continues a full state, so model and optimizer must equal "
+                "those of that run; to take over only the parameters, use init.from",
+       .none = "Set checkpoint.branch_from to a run or file with a valid checkpoint"},
       poll);
 }
 
@@ -272,7 +273,7 @@ Restored restore_weights(comm::Comm& comm, const std::vector<Candidate>& files, 
   };
   return newest_valid(comm, files, target, fit,
                       {.other = "Use the deck of the run that wrote it: its deck.resolved.toml, or "
-                                "the /deck that the file holds",
+                                "the deck stored in the file's /deck",
                        .none = "Name another file or run"},
                       poll);
 }

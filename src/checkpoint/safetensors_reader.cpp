@@ -58,14 +58,14 @@ class SafetensorsReader : public WeightFile {
   explicit SafetensorsReader(const std::string& path)
       : WeightFile(path), file_(path, io::File::Mode::read) {
     int64_t size = file_.size();
-    if (size < 8) refuse(fmt::format("is cut: {} bytes are no .safetensors file", size));
+    if (size < 8) refuse(fmt::format("is cut: {} bytes are too few for a .safetensors file", size));
     unsigned char length[8];
     file_.read_at(length, 8, 0);
     uint64_t header = 0;
     for (int i = 7; i >= 0; --i) header = header << 8 | length[i];
     if (header > uint64_t(kLongestJson) || int64_t(header) > size - 8)
       refuse(fmt::format(
-          "claims a header of {} bytes in a file of {}: damaged, cut, or no .safetensors file",
+          "claims a header of {} bytes in a file of {}: damaged, cut, or not a .safetensors file",
           header, size));
     std::string text(size_t(header), '\0');
     file_.read_at(text.data(), int64_t(header), 8);
@@ -128,7 +128,7 @@ class SafetensorsReader : public WeightFile {
         bad(fmt::format("its data_offsets {} lie outside the {} bytes of data: cut or damaged",
                         offsets.dump(), data_bytes));
       if (end - begin != *count * known->second.bytes)
-        bad(fmt::format("its data_offsets {} hold {} bytes, {} {} need {}", offsets.dump(),
+        bad(fmt::format("its data_offsets {} span {} bytes, but {} {} need {}", offsets.dump(),
                         end - begin, known->first, shape.dump(), *count * known->second.bytes));
       all.push_back({begin, end, std::move(t)});
     }
@@ -138,8 +138,9 @@ class SafetensorsReader : public WeightFile {
     int64_t at = 0;
     for (Found& f : all) {
       if (f.begin < at)
-        refuse(fmt::format("{} overlaps another tensor: it begins at {}, that one ends at {}",
-                           f.tensor.name, f.begin, at));
+        refuse(fmt::format(
+            "{} overlaps another tensor: it begins at byte {}, the other tensor ends at byte {}",
+            f.tensor.name, f.begin, at));
       if (f.begin > at)
         refuse(fmt::format("bytes {} to {} of its data belong to no tensor", at, f.begin));
       at = f.end;
@@ -147,7 +148,7 @@ class SafetensorsReader : public WeightFile {
       add(std::move(f.tensor));
     }
     if (at != data_bytes)
-      refuse(fmt::format("its tensors end at {}, its data at {}", at, data_bytes));
+      refuse(fmt::format("its tensors end at byte {}, its data at byte {}", at, data_bytes));
   }
 
   void seek(size_t tensor) override { at_ = data_ + offsets_[tensor]; }

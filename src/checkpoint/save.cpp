@@ -339,7 +339,7 @@ void Save::commit(const std::vector<BlockHash>& hashes, int64_t since,
   file.close();
   if (std::vector<std::string> later = abandon_after(directory_, since, own); !later.empty())
     base::log::warning(
-        "checkpoint: moved to {}/abandoned, because the run went back to before them: {}",
+        "checkpoint: moved to {}/abandoned, because the run continued from an earlier step: {}",
         directory_, base::join(later, " "));
   io::rename_file(temporary(), path());
   io::sync_directory(directory_);

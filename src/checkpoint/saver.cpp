@@ -39,8 +39,8 @@ int64_t Saver::stage(const State& state) {
   if (!options_.async || most > options_.staging_mb << 20) {
     if (options_.async && comm_.rank() == 0)
       base::log::warning(
-          "checkpoint.staging_mb = {}: the copy takes {} MiB per rank, so every save holds "
-          "training until it is on disk; raise staging_mb if the node has the memory, or set "
+          "checkpoint.staging_mb = {}: the copy takes {} MiB per rank, so training waits until "
+          "each save is on disk; raise staging_mb if the node has the memory, or set "
           "checkpoint.async = false",
           options_.staging_mb, (most >> 20) + 1);
     return copies_.staging_bytes = 0;
@@ -148,7 +148,7 @@ std::string Saver::what_is_left() const {
   try {
     for (const Candidate& c : candidates(directory_))
       if (c.step != pending_.result.step) return "Older checkpoints are intact";
-    return fmt::format("Older checkpoints: there is none in {}", directory_);
+    return fmt::format("There is no older checkpoint in {}", directory_);
   } catch (const base::Error& e) {
     return fmt::format("Older checkpoints were not touched ({})", e.what());
   }

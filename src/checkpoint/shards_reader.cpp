@@ -32,7 +32,7 @@ class ShardsReader : public WeightFile {
       for (size_t t = 0; t < all.size(); ++t) {
         const auto found = file_of.find(all[t].name);
         if (found == file_of.end() || found->second != file)
-          refuse(fmt::format("does not give {} to {}, which holds it", all[t].name, file));
+          refuse(fmt::format("does not list {} under {}, which holds it", all[t].name, file));
         places_.push_back({place, t});
         add(all[t]);
         ++listed;
@@ -41,7 +41,7 @@ class ShardsReader : public WeightFile {
     if (listed != file_of.size())
       for (const auto& [name, file] : file_of)
         if (std::ranges::none_of(tensors(), [&](const FileTensor& t) { return t.name == name; }))
-          refuse(fmt::format("gives {} to {}, which does not hold it", base::quoted(name),
+          refuse(fmt::format("lists {} under {}, which does not hold it", base::quoted(name),
                              base::quoted(file)));
   }
 
@@ -58,14 +58,15 @@ class ShardsReader : public WeightFile {
       for (const auto& [name, file] : json.at("weight_map").items())
         found[name] = file.get<std::string>();
     } catch (const nlohmann::json::exception& e) {
-      refuse(
-          fmt::format("is no index of weights (weight_map: names and their files): {}", e.what()));
+      refuse(fmt::format("is not an index of weights (weight_map: names and their files): {}",
+                         e.what()));
     }
     if (found.empty()) refuse("names no tensor");
     for (const auto& [name, file] : found)
       if (file.find('/') != file.npos || file.starts_with('.') || file.ends_with(".index.json"))
-        refuse(fmt::format("gives {} to {}, which is no file of weights in its own folder",
-                           base::quoted(name), base::quoted(file)));
+        refuse(fmt::format(
+            "lists {} under {}, which is not a file of weights in the folder of the index",
+            base::quoted(name), base::quoted(file)));
     return found;
   }
 

@@ -43,8 +43,8 @@ class ZarrReader : public WeightFile {
       const std::string folder = path + "/" + name;
       if (!io::is_directory(folder)) continue;
       if (!io::exists(folder + "/" + kDescription))
-        refuse(fmt::format("{} has no {}: the checkpoint was cut, or is none of big_vision", name,
-                           kDescription));
+        refuse(fmt::format("{} has no {}: the checkpoint was cut, or is not one of big_vision",
+                           name, kDescription));
       list(name);
     }
   }
@@ -56,7 +56,7 @@ class ZarrReader : public WeightFile {
     array.folder = path() + "/" + name;
     const std::string file = array.folder + "/" + kDescription;
     if (io::File(file, io::File::Mode::read).size() > kLongestDescription)
-      refuse(fmt::format("{}/{} is too long for a description", name, kDescription));
+      refuse(fmt::format("{}/{} is too large for the description of an array", name, kDescription));
     auto bad = [&](const std::string& what) {
       refuse(fmt::format("{}/{}: {}", name, kDescription, what));
     };
@@ -107,7 +107,8 @@ class ZarrReader : public WeightFile {
   static Sizes sizes(const Json& json, const char* key, const Bad& bad) {
     Sizes out;
     const Json list = json.value(key, Json());
-    if (!list.is_array() || list.size() > kMostAxes) bad(fmt::format("{} is no list", key));
+    if (!list.is_array() || list.size() > kMostAxes)
+      bad(fmt::format("{} is not a list of sizes", key));
     for (const Json& size : list) {
       if (!size.is_number_unsigned() || size.get<uint64_t>() > uint64_t(INT64_MAX))
         bad(fmt::format("impossible {} {}", key, list.dump()));
@@ -221,7 +222,7 @@ std::string zarr_folder(const std::string& path) {
     const std::string suffix(base::trim(io::read_file(last)));
     const std::string folder = path + "-" + suffix;
     if (suffix.empty() || suffix.find('/') != suffix.npos || !io::is_directory(folder))
-      base::fail(base::Exit::checkpoint, "{}: names {}, which is no folder", last,
+      base::fail(base::Exit::checkpoint, "{}: names {}, which is not a folder", last,
                  base::quoted(folder, 200));
     return folder;
   }

@@ -41,7 +41,7 @@ struct Close {
 
 [[noreturn]] void broken(archive* a) {
   const char* why = archive_error_string(a);
-  base::fail(base::Exit::checkpoint, "is no zip archive, or was cut{}",
+  base::fail(base::Exit::checkpoint, "is not a zip archive, or was cut{}",
              why ? fmt::format(" ({})", why) : "");
 }
 

@@ -117,14 +117,14 @@ class Continued(LiveTest):
         self.ended(job, 75)
         stopped = self.newest()
         # A job script that repeats the command continues from there.
-        self.expect(0, "was carried out by the attempt", f"step={stopped + 1} ", ranks=2,
+        self.expect(0, "was already carried out by the attempt", f"step={stopped + 1} ", ranks=2,
                     args=[self.deck(), *back, "--set", f"train.total_steps={stopped + 1}"])
         # With a damaged newest file, the run continues from the one before and does not go back
         # again.
         newest, before = [int(name[:10]) for name in self.checkpoints()[:-3:-1]]
         with open(f"{self.dir}/checkpoints/{newest:010}.h5", "r+b") as f:
             f.truncate(5000)
-        self.expect(0, "checkpoint refused", "was carried out by the attempt", f"step={before + 1} ", ranks=2,
+        self.expect(0, "checkpoint refused", "was already carried out by the attempt", f"step={before + 1} ", ranks=2,
                     args=[self.deck(), *back, "--set", f"train.total_steps={newest}"])
 
     def test_best_is_of_this_past(self):

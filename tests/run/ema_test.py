@@ -158,7 +158,7 @@ class Ema(harness.RunTest):
         self.assertEqual(self.group("ema", 8), {})
         straight = self.folder + "/straight"
         shutil.copytree(self.dir, straight)
-        self.expect(0, "holds no average of the weights: it starts from the weights",
+        self.expect(0, "holds no average of the weights: the average starts from the weights",
                     "changed  ema.decay: absent -> 0.9", args=self.with_ema(), ranks=2)
         weights = {step: self.group("params", step) for step in range(8, 13)}
         for step, average in replay(weights[8], weights, range(9, 13)):

@@ -187,7 +187,7 @@ class Resume(harness.RunTest):
         self.assertEqual(kept, ["0000000010.h5", "0000000012.h5"])
         self.assertEqual(self.checkpoints(), [f"{step:010}.h5" for step in steps])
         # A repeated command goes on from the newest one.
-        self.expect(0, 'resume = "-3" was carried out', "finished", args=back, ranks=2)
+        self.expect(0, 'resume = "-3" was already carried out', "finished", args=back, ranks=2)
         self.expect(5, 'resume = "-7"', "holds only steps 12 10 8 6 4 2", args=[*every, "--set", 'checkpoint.resume="-7"'], ranks=2)
         self.expect(2, "checkpoint.resume", "N-th newest", args=[*every, "--set", 'checkpoint.resume="-x"'])
         self.expect(2, "checkpoint.resume", "N-th newest", args=[*every, "--set", 'checkpoint.resume="-0"'])

@@ -251,7 +251,7 @@ TEST_F(Checkpoint, a_removed_folder_is_made_again) {
       ADD_FAILURE() << "saved to a folder that does not exist";
     } catch (const base::Error& e) {
       EXPECT_NE(std::string(e.what()).find(
-                    "No such file or directory. Older checkpoints: there is none in " + directory_),
+                    "No such file or directory. There is no older checkpoint in " + directory_),
                 std::string::npos)
           << e.what();
     }

@@ -243,7 +243,7 @@ TEST(NameMap, OnlyFloatsAreWeights) {
   File file({{"count", {2}}, {"encoder/pos_embedding", {1, 4, 3}}});
   InitOptions options;
   options.map = {{"encoder/a", "count"}, {"encoder/pos_embedding", "encoder/pos_embedding"}};
-  says(problem(file, options), {"encoder/a", "no weight"});
+  says(problem(file, options), {"encoder/a", "not a type of weights"});
 }
 
 }  // namespace

@@ -173,9 +173,9 @@ TEST_F(PthFile, HostilePickles) {
   bad("\x80\x02(.", "a value is missing");
   bad("\x80\x02t.", "a mark is missing");
   bad("\x80\x02h\x05.", "recalls what it never stored");
-  bad("\x80\x02N)R.", "calls what is no name");
+  bad("\x80\x02N)R.", "calls something other than a name");
   bad("\x80\x02NNs.", "a value is missing");
-  bad("\x80\x02NNa.", "no list");
+  bad("\x80\x02NNa.", "other than a list");
   bad(object(std::string(100, ']') + std::string(99, 'a')), "deep");
   // A list that holds itself, and one that holds the one before twice, thirty times.
   bad("\x80\x02]q\0h\0a."s, "deep");
@@ -189,12 +189,12 @@ TEST_F(PthFile, HostilePickles) {
 TEST_F(PthFile, OtherZipArchives) {
   const std::string one = object(tensor(number(2), number(1)));
   refused("x.pth", tests::zip({{"readme.txt", "x"}}), "data.pkl is missing");
-  refused("x.pth", tests::zip({{"a/data.pkl", one}}), "numbers \"0\" are missing");
+  refused("x.pth", tests::zip({{"a/data.pkl", one}}), "storage \"0\" is missing");
   refused("x.pth", tests::zip({{"a/data.pkl", one}, {"b/data.pkl", one}}), "two objects");
   refused("x.pth", tests::zip({{"a/data.pkl", one}, {"a/constants.pkl", ""}}), "TorchScript");
   refused("x.pth", tests::zip({{"a/data.pkl", one}, {"a/byteorder", "big"}}), "little-endian");
   refused("x.pth", tests::zip({{"a/data.pkl", one + std::string(200, ' ')}}, true), "compressed");
-  refused("x.pth", "PK and nothing else", "no zip archive");
+  refused("x.pth", "PK and nothing else", "not a zip archive");
   refused("x.pth", "", "not written by torch.save");
   refused("x.pth", one, "not written by torch.save");
   refused("x.pth", std::string(257, '\0') + "ustar" + std::string(300, '\0'), "before 0.1.10");
@@ -218,14 +218,15 @@ TEST_F(PthFile, ShardsByTheirIndex) {
   EXPECT_EQ(found.at("a"), Floats{2});
   EXPECT_EQ(found.at("b"), Floats{1});
   EXPECT_EQ(found.at("c"), (Floats{1, 2, 3, 4}));
-  refused(name, "{}", "no index of weights");
-  refused(name, "[", "no index of weights");
+  refused(name, "{}", "not an index of weights");
+  refused(name, "[", "not an index of weights");
   refused(name, index("{}"), "names no tensor");
-  refused(name, index(R"({"a":7})"), "no index of weights");
-  refused(name, index(R"({"a":"../m-2.safetensors"})"), "own folder");
+  refused(name, index(R"({"a":7})"), "not an index of weights");
+  refused(name, index(R"({"a":"../m-2.safetensors"})"), "folder of the index");
   refused(name, index(R"({"a":"m-2.safetensors","x":"m-2.safetensors"})"), "does not hold it");
-  refused(name, index(R"({"x":"m-2.safetensors"})"), "does not give a to m-2.safetensors");
-  refused(name, index(R"({"a":"m-2.safetensors","b":"m.safetensors.index.json"})"), "own folder");
+  refused(name, index(R"({"x":"m-2.safetensors"})"), "does not list a under m-2.safetensors");
+  refused(name, index(R"({"a":"m-2.safetensors","b":"m.safetensors.index.json"})"),
+          "folder of the index");
   try {
     checkpoint::open_weights(file(name, index(R"({"a":"none.safetensors"})")));
     ADD_FAILURE();

@@ -180,8 +180,8 @@ TEST_F(WeightFile, NamesOfFiles) {
 TEST_F(WeightFile, HostileNpz) {
   std::string good = npy(npy_header("<f4", "(2,)"), bytes_of(Floats{1, 2}));
   auto one = [](const std::string& array) { return zip({{"x.npy", array}}); };
-  refused("a.npz", "", "no .npz");
-  refused("a.npz", "PK\3\4 and nothing else", "no .npz");
+  refused("a.npz", "", "not a .npz");
+  refused("a.npz", "PK\3\4 and nothing else", "not a .npz");
   refused("a.npz", zip({{"readme.txt", "hello"}}), "readme.txt");
   refused("a.npz", zip({{"x.npy", good}, {"x.npy", good}}), "twice");
   refused("a.npz", one(""), "cut");
@@ -234,7 +234,7 @@ TEST_F(WeightFile, HostileSafetensors) {
   std::string a = entry("a", "[2]", 0, 8), b = entry("b", "[2]", 8, 16);
   EXPECT_EQ(problem(file("a.safetensors", with("{" + a + "," + b + "}"))), "");
   for (auto& [header, fragment] : std::vector<std::pair<std::string, std::string>>{
-           {"{" + a + "}", "its tensors end at 8"},
+           {"{" + a + "}", "its tensors end at byte 8"},
            {"{" + a + "," + entry("b", "[1]", 12, 16) + "}", "belong to no tensor"},
            {"{" + a + "," + entry("b", "[3]", 4, 16) + "}", "overlaps"},
            {"{" + a + "," + entry("b", "[4]", 0, 16) + "}", "overlaps"},

@@ -244,7 +244,7 @@ TEST_F(ChunkedCheckpoint, HostileDescriptions) {
       {with("[4,6]", "[4]"), "differ in length"},
       {with("[4,6]", "[-4,6]"), "impossible shape"},
       {with("[4,6]", "[4.5,6]"), "impossible shape"},
-      {with("[4,6]", "7"), "shape is no list"},
+      {with("[4,6]", "7"), "shape is not a list"},
       {with("[4,6]", "[4294967296,4294967296]"), "impossible shape"},
       {with("[2,6]", "[0,6]"), "impossible chunks"},
       {with("[2,6]", "[2,7]"), "impossible chunks"},
@@ -252,7 +252,7 @@ TEST_F(ChunkedCheckpoint, HostileDescriptions) {
       {with("\"compressor\":null", "\"compressor\":{\"id\":\"blosc\"}"), "blosc"},
       {with("\"compressor\":null", "\"compressor\":7"), "compressor 7"},
       {with("\".\"}", "\":\"}"), "dimension_separator"},
-      {std::string(100000, ' '), "too long"},
+      {std::string(100000, ' '), "too large"},
       {"{\"filters\":" + std::string(60000, '['), "nested deeper"},
   };
   for (const auto& [text, fragment] : cases) {
