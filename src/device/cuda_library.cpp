@@ -31,8 +31,9 @@ void* library_function(const char* file, const char* function) {
   if (added) it->second = open_library(file);
   void* address = dlsym(it->second, function);
   if (!address)
-    base::fail(base::Exit::mesh, "{} has no {}: another version than this program was built for",
-               file, function);
+    base::fail(base::Exit::mesh,
+               "{} has no {}: it is not the version that this program was built for", file,
+               function);
   return address;
 }
 

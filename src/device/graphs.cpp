@@ -65,7 +65,7 @@ void Graphs::run(const Key& key, const std::function<void()>& work) {
   if (!entry.graph && (first || counts_.graphs == max_graphs_)) {
     if (!first && !std::exchange(limit_logged_, true))
       base::log::line(
-          "graphs   {} recorded, and no more: {} of other shapes run without "
+          "graphs   {} recorded, the limit: {} of other shapes run without a graph "
           "(run.cuda_graph_limit)",
           max_graphs_, name_);
     return work();
@@ -94,7 +94,7 @@ double Graphs::record(Entry& entry, const std::function<void()>& work) {
     counts_.nodes += recorded.nodes;
   } catch (const base::Error& e) {
     throw base::Error(e.code(), fmt::format("recording a CUDA graph of {} failed at or after op "
-                                            "{}: {}; run.cuda_graph = \"off\" does without",
+                                            "{}: {}; run.cuda_graph = \"off\" runs without graphs",
                                             name_, queue_.op(), e.what()));
   }
   ++counts_.graphs;

@@ -18,8 +18,9 @@ std::string choices_in(const std::string& file, const std::string& platform) {
   if (file.empty() || !std::filesystem::exists(file)) return "";
   const std::string text = io::read_file(file), first = platform + "\n";
   if (text.starts_with(first)) return text.substr(first.size());
-  log::warning("{} is for {}, here is {}: products are timed anew, and bits will differ", file,
-               text.substr(0, text.find('\n')), platform);
+  log::warning(
+      "{} is for {}, but this job runs on {}: products are timed anew, and bits will differ", file,
+      text.substr(0, text.find('\n')), platform);
   return "";
 }
 
@@ -31,8 +32,8 @@ bool agree_on_platform(comm::Comm& world, const std::string& mine, bool needed) 
     const std::string text = fmt::format("rank 0 has {}, rank {} has {}", all[0], rank, all[rank]);
     if (needed)
       throw base::Error(base::Exit::mesh,
-                        "run.gemm_search = \"on\" wants the same GPU and library everywhere: " +
-                            text + "; \"off\" does without",
+                        "run.gemm_search = \"on\" needs the same GPU and cuBLASLt at all ranks: " +
+                            text + "; \"off\" does not need them",
                         true);
     if (world.rank() == 0)
       log::warning("{}: products take the library's first proposals (run.gemm_search)", text);

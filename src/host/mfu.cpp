@@ -86,9 +86,9 @@ Peak peak_of_gpus(const std::vector<RankGpu>& ranks, Compute compute, double pea
     if (!seen.insert(r.uuid).second) continue;
     double tflops = peak_tflops > 0 ? peak_tflops : listed_peak_tflops(r.name, compute);
     if (tflops == 0)
-      return {0, fmt::format(
-                     "MFU unknown: no data sheet of \"{}\" here; profile.peak_tflops says its peak",
-                     r.name)};
+      return {0, fmt::format("MFU unknown: this program has no data sheet of \"{}\"; set its peak "
+                             "in profile.peak_tflops",
+                             r.name)};
     peak.flops += tflops * 1e12;
   }
   peak.text = fmt::format("MFU against {:.4g} TFLOP/s ({} x {}, {} dense, {})", peak.flops / 1e12,
@@ -108,8 +108,8 @@ std::string utilisation_note(double mfu, double hfu, double flops, bool measured
       "mfu={:.1f}% hfu={:.1f}%: this step computed at {:.4g} GFLOP/s, more than the peak of {:.4g} "
       "GFLOP/s{}",
       100 * mfu, 100 * hfu, hfu * flops / 1e9, flops / 1e9,
-      measured ? " that was measured at the start, where other programs may have used the cores: "
-                 "both figures are too high by that; profile.peak_tflops sets the peak"
+      measured ? " that was measured at the start. If other programs used the cores then, both "
+                 "figures are too high; profile.peak_tflops sets the peak"
                : ": check profile.peak_tflops");
 }
 

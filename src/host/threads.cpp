@@ -105,13 +105,13 @@ std::vector<std::string> binding_advice(const std::vector<RankCores>& ranks) {
     const std::string flags = comm::binding_command(comm::launcher(), std::max(1, each));
     if (threads > int(used.size())) {
       if (each >= 1 && int(used.size()) < node)
-        problems[fmt::format(
-                     "{}: on {} of {} cores; {}, and no larger run.threads, gives each its own",
-                     who, used.size(), node, flags)]
+        problems[fmt::format("{}: on only {} of {} cores; {} gives each thread its own core, if "
+                             "run.threads is not larger than the cores of a rank",
+                             who, used.size(), node, flags)]
             .push_back(host);
       else
-        problems[fmt::format("{}: on {} core{}, they wait for each other; start fewer ranks, or "
-                             "lower run.threads",
+        problems[fmt::format("{}: on {} core{}, so threads wait for each other; start fewer ranks, "
+                             "or lower run.threads",
                              who, used.size(), used.size() == 1 ? "" : "s")]
             .push_back(host);
     } else if (threads <= node / 2 && int(used.size()) <= node / 2) {

@@ -34,11 +34,13 @@ void refuse_unlike_calls(comm::Comm& world) {
   for (const std::string& text : world.gather_text(text_of(own_flight())))
     standing.push_back(standing_of(int(standing.size()), text));
   const Verdict unlike = find_unlike(standing);
-  throw base::Error(base::Exit::internal,
-                    fmt::format("the ranks have called different exchanges, so what they hold is "
-                                "wrong. This is a bug of the program or of the MPI library: {}",
-                                unlike.rank >= 0 ? unlike.text : "too long ago to be known"),
-                    true);
+  throw base::Error(
+      base::Exit::internal,
+      fmt::format(
+          "the ranks have called different exchanges, so what they hold is "
+          "wrong. This is a bug of the program or of the MPI library: {}",
+          unlike.rank >= 0 ? unlike.text : "the calls that differ are too old to be on record"),
+      true);
 }
 
 }  // namespace job

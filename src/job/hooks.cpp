@@ -123,7 +123,7 @@ void HookOptions::bind(config::Table& t) {
   if (!commands[HookEvent::step].empty() && !every.set())
     t.error("step", "say how often it runs, for example every_steps = 1000");
   if (commands[HookEvent::step].empty() && every.set())
-    t.error("step", "missing; every_* says how often it runs");
+    t.error("step", "missing: the deck sets hooks.every_*, but no command to run");
 }
 
 const std::string& HookOptions::command_of(HookEvent what) const {
@@ -235,7 +235,7 @@ void Hooks::say_left_out() {
   }
   if (count > 0)
     base::log::warning(
-        "hooks: {} are left out, because hooks take longer than the time between their events",
+        "hooks: {} runs are left out, because hooks take longer than the time between their events",
         count);
 }
 

@@ -69,7 +69,7 @@ bool is_wrong_place(const io::Failure& e) {
   if (is_wrong_place(e))
     base::fail(base::Exit::config, "run.dir: {}; choose another --dir", e.what());
   base::fail(base::Exit::checkpoint,
-             "run.dir: {}; make room there (or mend the file system), or choose another --dir, "
+             "run.dir: {}; make room there (or repair the file system), or choose another --dir, "
              "and start again",
              e.what());
 }
@@ -134,7 +134,7 @@ RunDirectory::RunDirectory(comm::Comm& world, const std::string& path) : path_(p
     }
     if (world.rank() != 0)
       base::fail(base::Exit::config,
-                 "run.dir: on {} {} is not the directory that rank 0 made on {} ({}); it must be "
+                 "run.dir: on {}, {} is not the directory that rank 0 made on {} ({}); it must be "
                  "on a file system that all nodes share",
                  host_name(), path_, holder_, seen);
   });
@@ -191,8 +191,10 @@ RunDirectory::Watched RunDirectory::watch(bool now) {
     watched.ours = first || is_ours();
   } catch (const io::Failure& e) {  // tried again at the next look
     if (first && base::now_s() - warned_s_ > kWarnAgain_s) {
-      base::log::warning("run.dir: {}; this job's files there cannot be kept until that works",
-                         e.what());
+      base::log::warning(
+          "run.dir: {}; until this works, this job cannot check that the directory is still its "
+          "own",
+          e.what());
       warned_s_ = base::now_s();
     }
     return {};
@@ -236,8 +238,8 @@ bool RunDirectory::keep_lock() {
   if (all)
     base::log::warning(
         "run.dir: {} was removed or renamed while this job writes to it. It was made again, and "
-        "its lock taken; files that were in it are not there any more, checkpoints included, until "
-        "the next save",
+        "its lock taken. Its earlier files are gone, checkpoints included; the next save writes a "
+        "new checkpoint",
         path_);
   else
     base::log::warning(
@@ -293,14 +295,15 @@ std::unique_ptr<RunDirectory> open_run_directory(comm::Comm& world, const std::s
     const bool failed = io::exists(report);
     std::string last = failed ? io::read_file(report) : "";
     if (failed && last.empty()) {
-      base::log::warning("the attempt before failed, and could not write why: {} is empty", report);
+      base::log::warning("the previous attempt failed, and could not write why: {} is empty",
+                         report);
     } else if (!last.empty()) {
-      base::log::line("before   the attempt before failed: {}", last.substr(0, last.find('\n')));
+      base::log::line("before   the previous attempt failed: {}", last.substr(0, last.find('\n')));
     } else if (!directory->left_by().empty()) {
       directory->set_after_kill();
       base::log::warning(
-          "the attempt before ({}) ended without a report: it was killed, for example for its "
-          "memory, with its node, or at the end of the job's time. Steps after its newest "
+          "the previous attempt ({}) ended without a report: it was killed, for example because "
+          "memory ran out, its node failed or the job's time was over. Steps after its newest "
           "checkpoint are done again",
           directory->left_by());
     }

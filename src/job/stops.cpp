@@ -39,7 +39,9 @@ void remove(const std::string& file) {
     io::remove_file(file);
   } catch (const io::Failure& e) {
     base::log::warning(
-        "{}; its request was carried out: remove the file, or it is carried out again", e.what());
+        "{}; the request of this file was carried out: remove the file, or the request is carried "
+        "out again",
+        e.what());
   }
 }
 

@@ -55,8 +55,8 @@ void TimeLimit::set_end(double end_s) {
     margin_s_ = left / 4;
     base::log::warning(
         "limits.margin_s = {:.6g} is more than a quarter of the {:.0f} s that this job has: only "
-        "{:.0f} s are kept free. Give the job more time, or set a smaller margin_s that one step "
-        "and one save surely fit beside",
+        "{:.0f} s are kept free. Give the job more time, or set a smaller margin_s that leaves "
+        "time for a step and a save",
         deck_margin_s_, left, margin_s_);
   }
 }
@@ -74,8 +74,9 @@ void TimeLimit::take(const Scheduler::Answer& answer) {
   if (answer.end_s <= 0) {
     if (first && !source_.empty())
       base::log::warning(
-          "limits.wall_time = \"auto\": {} {} how long this job may run; until it does only a "
-          "signal, or the deck's own checkpoints, will save it: set limits.wall_time",
+          "limits.wall_time = \"auto\": {} {} how long this job may run; until it does, only a "
+          "signal or the checkpoints of the deck (checkpoint.every*) save the run: set "
+          "limits.wall_time",
           source_, answer.in_time ? "does not tell" : "does not answer when asked");
     return;
   }

@@ -175,8 +175,8 @@ Verdict find_parted(const std::vector<Standing>& standing) {
     const std::string call = fmt::format("call {}, {}", number, call_text(odd, number));
     if (has_ended(odd, number))
       return {odd.rank, odd.host,
-              fmt::format("{} has left {}, in which {} still wait{}: it took no part, or another "
-                          "one than they; it is in call {}, {}",
+              fmt::format("{} has left {}, in which {} still wait{}: it took no part, or took part "
+                          "in another exchange; it is in call {}, {}",
                           where(odd), call, list_of_ranks(ranks_of(by_end, false)),
                           by_end.at(false).size() == 1 ? "s" : "", present(odd).call,
                           present(odd).text)};
@@ -225,7 +225,7 @@ Verdict find_culprit(const std::vector<Standing>& standing, double idle_s) {
   if (behind)
     return about(
         *behind,
-        fmt::format("has not gone on for {:.0f} s: {}", idle_s, busy_thread(*behind->flight)),
+        fmt::format("has made no progress for {:.0f} s: {}", idle_s, busy_thread(*behind->flight)),
         standing);
   for (const Standing& s : standing)
     if (!s.answers) return about(s, "does not answer" + last_known(s), standing);
@@ -238,7 +238,7 @@ Verdict find_culprit(const std::vector<Standing>& standing, double idle_s) {
   if (Verdict parted = find_parted(standing); parted.rank >= 0) return parted;
   std::map<std::string, std::vector<const Standing*>> waits;
   for (const Standing* s : with_calls(standing)) waits[present(*s).text].push_back(s);
-  if (waits.empty()) return {-1, "", "no rank goes on, and none has called an exchange"};
+  if (waits.empty()) return {-1, "", "no rank makes progress, and none has called an exchange"};
   if (waits.size() == 1)
     return {-1, "",
             fmt::format("all ranks wait in {}: its data do not arrive", waits.begin()->first)};

@@ -142,8 +142,8 @@ class Watchdog::Dog {
     }
     if (!problem.empty())
       base::log::warning(
-          "{}: what this rank does cannot be kept there. After a kill, nobody can tell what it did "
-          "last. watch.flight_dir = \"/tmp\" keeps it on the node",
+          "{}: this rank cannot record there what it does. After a kill, nobody can tell what it "
+          "did last. watch.flight_dir = \"/tmp\" keeps the record on the node",
           problem);
     const std::lock_guard lock(mutex_);
     stacks_ = stacks;

@@ -48,7 +48,7 @@ class Report(LiveTest):
         self.assertEqual(job.returncode, 2, job.stdout + job.stderr)
         self.assertRegex(self.report(), r"^rank=1 of 2 .* exit=2: .*STAGE")
         # The log reports the failed attempt before; a good run leaves no report.
-        self.expect(0, "before   the attempt before failed: rank=1 of 2 ", "exit=2: ", ranks=2,
+        self.expect(0, "before   the previous attempt failed: rank=1 of 2 ", "exit=2: ", ranks=2,
                     args=[*good, "--set", "checkpoint.resume=never"])
         self.assertFalse(os.path.exists(self.dir + "/report.txt"))
 

@@ -71,7 +71,7 @@ class WallTime(harness.RunTest):
         # The time of this attempt ended before the first look at the clock.
         os.remove(self.folder + "/left")
         output = self.ended(self.start("--set", "limits.wall_time=00:00:01", late_s=1.1), 8)
-        self.assertIn("the attempt before failed: ", output)
+        self.assertIn("the previous attempt failed: ", output)
         self.assertRegex(output, "stopped  .*" + IN_VAIN)
         self.assertIn("margin 0 s (not 120 s: a quarter of the time)", output)
 

@@ -78,10 +78,11 @@ TEST(BindingAdvice, CoresThatStayIdle) {
 TEST(BindingAdvice, MoreThreadsThanCores) {
   std::string text = advice(bound("a", 2, 1, 16, 8));
   EXPECT_TRUE(
-      has(text, "2 ranks of 8 threads: on 2 of 16 cores; mpirun --map-by slot:PE=8 --bind-to core"))
+      has(text,
+          "2 ranks of 8 threads: on only 2 of 16 cores; mpirun --map-by slot:PE=8 --bind-to core"))
       << text;
   text = advice(unbound(4, 2, 1));
-  EXPECT_TRUE(has(text, "on 2 cores, they wait for each other")) << text;
+  EXPECT_TRUE(has(text, "on 2 cores, so threads wait for each other")) << text;
 }
 
 TEST(BindingAdvice, NotBound) {
