@@ -138,7 +138,7 @@ inline void check(const BatchNormStatistics& a) {
   need_view(a.op, "rstd", a.rstd, DType::f32, {a.groups, a.columns});
   CHECK(a.eps >= 0, "{}: eps is {}", name_of(a.op), a.eps);
   if (a.sums.none()) {
-    CHECK(a.groups == 1 && a.moments.none(), "{}: running values are those of one group",
+    CHECK(a.groups == 1 && a.moments.none(), "{}: running values need exactly one group",
           name_of(a.op));
     need_view(a.op, "running_mean", a.running_mean, DType::f32, {a.columns});
     return need_view(a.op, "running_variance", a.running_variance, DType::f32, {a.columns});
@@ -189,7 +189,7 @@ inline void check(const BatchNormBackwardSums& a) {
   allow_norm_view(a.op, "g", a.g, a.dy);
   allow_norm_view(a.op, "add", a.add, a.dy);
   allow_norm_view(a.op, "y", a.y, a.dy);
-  CHECK(a.relu || a.y.none(), "{}: y is of use with a ReLU only", name_of(a.op));
+  CHECK(a.relu || a.y.none(), "{}: y is used only with a ReLU", name_of(a.op));
   check_norm_values(a.op, a.norm, a.groups, a.columns);
 }
 inline Cost cost(const BatchNormBackwardSums& a) {

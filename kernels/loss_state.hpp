@@ -37,7 +37,7 @@ inline void check(const QueueWrite& a) {
   need_size(a.op, "width", a.width, 1);
   need_size(a.op, "count", a.count);
   CHECK(a.count <= a.size, "{}: {} rows do not fit a queue of {}", name_of(a.op), a.count, a.size);
-  CHECK(a.size <= 1 << 24, "{}: a place below {} may not be a float", name_of(a.op), a.size);
+  CHECK(a.size <= 1 << 24, "{}: places below {} may not be exact as floats", name_of(a.op), a.size);
   need_view(a.op, "queue", a.queue, DType::f32, {a.size, a.width});
   need_view(a.op, "place", a.place, DType::f32, {1});
   need_view(a.op, "rows", a.rows, DType::f32, {a.count, a.width});

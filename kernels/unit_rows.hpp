@@ -34,7 +34,7 @@ inline void check_unit_rows(Op op, const View& x, const View& sums, int64_t begi
   need_size(op, "begin", begin);
   need_view(op, "x", x, DType::f32, {x.count});
   need_view(op, "sums", sums, DType::f64, {sums.count});
-  CHECK(begin + x.count <= sums.count * width, "{}: elements [{}, {}) lie in no {} rows of {}",
+  CHECK(begin + x.count <= sums.count * width, "{}: elements [{}, {}) are outside {} rows of {}",
         name_of(op), begin, begin + x.count, sums.count, width);
 }
 

@@ -452,7 +452,7 @@ TEST(BatchNorm, ChecksAndCosts) {
       .sums = sums_view(sums), .dy = x, .x = x, .norm = {v, v, {}, {}}, .rows = 6, .columns = 4};
   check(backward);
   backward.y = y;
-  EXPECT_ERROR(check(backward), "batch_norm_backward_sums", "y is of use with a ReLU only");
+  EXPECT_ERROR(check(backward), "batch_norm_backward_sums", "y is used only with a ReLU");
 }
 
 }  // namespace
