@@ -43,7 +43,7 @@ def missing(path):
 def read_text(path, errors="strict"):
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):     # a pipe would wait for its writer
-            raise Failure(f"{path}: no regular file")
+            raise Failure(f"{path}: not a regular file")
         with open(path, "rb") as f:
             data = f.read()
     except OSError as error:
@@ -183,7 +183,7 @@ def json_rows(path, image, caption, label):
         if why and line.lstrip().startswith("["):
             why = ": a list; write each row as an object on a line of its own"
         if why:
-            problems.append(f"{path}:{number}: is no JSON object{why}")
+            problems.append(f"{path}:{number}: is not a JSON object{why}")
             continue
         columns = Columns(path, number, list(row), image, caption, label, header=True)
         values = list(row.values())

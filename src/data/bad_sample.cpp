@@ -41,12 +41,13 @@ SampleOrSubstitute get_or_substitute(const Dataset& dataset, int64_t index, int6
       if (attempt == 0) others = substitutes_of(index, dataset.size());
     }
   }
-  base::fail(
-      base::Exit::data,
-      "data.{}: {}: {}; nor can any of its {} substitutes be used{}: is the whole shard broken?",
-      dataset.name(), out.bad[0].key, out.bad[0].why, out.bad.size() - 1,
-      out.bad.size() > 1 ? fmt::format(" (the first: {}: {})", out.bad[1].key, out.bad[1].why)
-                         : "");
+  base::fail(base::Exit::data,
+             "data.{}: {}: {}; none of its {} substitutes can be used either{}: is the whole shard "
+             "broken?",
+             dataset.name(), out.bad[0].key, out.bad[0].why, out.bad.size() - 1,
+             out.bad.size() > 1
+                 ? fmt::format(" (the first: {}: {})", out.bad[1].key, out.bad[1].why)
+                 : "");
 }
 
 }  // namespace data

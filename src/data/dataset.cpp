@@ -33,8 +33,9 @@ void check_finite(const Sample& sample) {
     for (const float* v = begin; v != end; ++v) finite &= std::abs(*v) <= kLargest;
     if (finite) continue;
     const float* bad = std::find_if_not(begin, end, [](float v) { return std::isfinite(v); });
-    base::fail(base::Exit::data, "field '{}' holds {}, number {} of {}, which is not finite", field,
-               *bad, bad - begin, end - begin);
+    base::fail(base::Exit::data,
+               "field '{}' holds {} at element {} of {}; all elements must be finite", field, *bad,
+               bad - begin, end - begin);
   }
 }
 

@@ -86,8 +86,8 @@ std::unique_ptr<Dataset> open_images(const Sections& sections, const Tokenizers&
     const auto input = pipeline.input().find(from);
     if (input == pipeline.input().end() || input->second.kind != FieldSpec::Kind::bytes)
       base::fail(base::Exit::config,
-                 "its ops do not make \"{}\" from the file of an image; name a data set with "
-                 "encoded images and decode",
+                 "its ops do not make \"{}\" from an encoded image file; name a data set whose "
+                 "preprocess decodes image files",
                  field);
     return std::make_unique<Dataset>(name, std::make_unique<ImageFiles>(from, std::move(files)),
                                      std::move(pipeline));

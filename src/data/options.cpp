@@ -62,9 +62,9 @@ void DataOptions::bind(config::Table& t) {
   const bool counts = part.limit > 0 || part.skip > 0;
   if (counts && (part.fraction > 0 || part.skip_fraction > 0))
     t.error(part.fraction > 0 ? "fraction" : "skip_fraction",
-            "there are limit or skip too: give counts or fractions");
+            "limit or skip is set, too: give either counts or fractions");
   if (part.skip_fraction + part.fraction > 1 + 1e-9)
-    t.error("skip_fraction", fmt::format("{} and fraction = {} are more than the whole",
+    t.error("skip_fraction", fmt::format("{} and fraction = {} add up to more than 1",
                                          part.skip_fraction, part.fraction));
 }
 

@@ -413,7 +413,7 @@ preprocess = 'decode | resize(16) | value_range(-1, 1) | keep("image", "label")'
                                                      "train.total_steps=3"], ranks=2)
         self.expect_two_classes(fresh[1])
         shutil.rmtree(fresh[1])
-        self.expect(2, "train.classes_per_batch = 6, and the data have 4 classes",
+        self.expect(2, "train.classes_per_batch = 6, but the data have only 4 classes",
                     args=[self.deck(), *strata, "--set", "train.classes_per_batch=6"])
         self.expect(4, "limit = 11, skip = 0: class '1' has 10 samples",
                     args=[self.deck(), *fresh, *part[2:], "--set", "data.train.limit=11"])

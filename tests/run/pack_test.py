@@ -138,12 +138,12 @@ class Pack(tool_harness.ToolTest):
         for args, code in ((("in", "out2"), 1), (("in", "out2", "--skip-bad"), 0)):
             text = self.tool("pack_dataset", *args, code=code)
             self.assertNotIn("Errno", text)
-            for part in ("a.png: a link that leads nowhere", "b.png: no regular file",
+            for part in ("a.png: a link that leads nowhere", "b.png: not a regular file",
                          "c.png: no caption: in/c.txt: not UTF-8 text (byte 0)", "d.png: its caption holds a zero byte",
                          "e.png: e.Txt and e.txt could both be its caption",
                          "f.png: 268435457 bytes; at most 268435456 are read",
                          "g.png: no caption: in/g.txt is UTF-16 text: save it as UTF-8",
-                         "h.png: no caption: in/h.txt: a link that leads nowhere", "i.png: no caption: in/i.txt: no regular file",
+                         "h.png: no caption: in/h.txt: a link that leads nowhere", "i.png: no caption: in/i.txt: not a regular file",
                          "j.png: no caption: in/j.txt is UTF-16 text: save it as UTF-8"):
                 self.assertIn(part, text)
         self.assertEqual(self.members("out2/train-00000.tar"), self.members("out/train-00000.tar"))
@@ -176,7 +176,7 @@ class Pack(tool_harness.ToolTest):
         os.symlink("nowhere", self.path("in/link.png"))
         self.write("c.tsv", "link.png\tx\nsub\tx\n")
         os.mkdir(self.path("in/sub"))
-        self.assertIn("c.tsv:1: link.png is a link that leads nowhere\n  c.tsv:2: sub is no regular file",
+        self.assertIn("c.tsv:1: link.png is a link that leads nowhere\n  c.tsv:2: sub is not a regular file",
                       self.tool("pack_dataset", "in", "out3", "--captions", "c.tsv", code=1))
         for name, data, parts in (
                 ("bad.json", "{}", ("bad.json: not COCO",)), ("wide.jsonl", "{}".encode("utf-16"), ("wide.jsonl is UTF-16 text",)),
@@ -186,9 +186,9 @@ class Pack(tool_harness.ToolTest):
                 ("none.tsv", None, ("error: none.tsv: there is no such file",)),
                 ("twice.json", '{"images": [], "annotations": [], "images": []}', ('two lists "images": join them',)),
                 ("lfs.csv", "version https://git-lfs.github.com/spec/v1\noid sha256:00\n", ("lfs.csv: this is a pointer of Git LFS",)),
-                ("rows.jsonl", '[{"image": "0.png"},', ("rows.jsonl:1: is no JSON object: a list; write each row",)),
-                ("row.jsonl", '{"image": ', ("row.jsonl:1: is no JSON object: Expecting",)),
-                ("pipe.csv", None, ("pipe.csv: no regular file",)),
+                ("rows.jsonl", '[{"image": "0.png"},', ("rows.jsonl:1: is not a JSON object: a list; write each row",)),
+                ("row.jsonl", '{"image": ', ("row.jsonl:1: is not a JSON object: Expecting",)),
+                ("pipe.csv", None, ("pipe.csv: not a regular file",)),
                 ("link.csv", None, ("link.csv: a link that leads nowhere",))):
             if data is not None:
                 self.write(name, data)
@@ -230,7 +230,7 @@ class Pack(tool_harness.ToolTest):
         self.write("in/list.jsonl", '\ufeff{"file_name": "2.png", "text": "a\\nb", "label": -1, "score": NaN}\r\n\r\n'
                                     '{"label": 3.0, "file_name": "1.PNG", "text": "x"}\n'
                                     '{"label": true, "file_name": "0.png", "text": 7}\n')
-        self.assertIn("list.jsonl:3: no file 1.PNG; '1.png' is there, with other capitals",
+        self.assertIn("list.jsonl:3: no file 1.PNG; '1.png' exists, with other capitals",
                       self.tool("pack_dataset", "in/list.jsonl", "x", code=1))
         self.tool("pack_dataset", "in/list.jsonl", "lines", "--skip-bad")
         self.assertEqual(self.members("lines/train-00000.tar"),

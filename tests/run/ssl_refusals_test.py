@@ -42,7 +42,7 @@ class Refusals(SelfSupervised, harness.RunTest):
     def test_labels_and_places(self):
         self.refuse("linear_probe", ["model.num_classes=4", ("layers = [5], batch", "layers = [4], batch"),
                                      ("layers = [5] }", "layers = [4] }")],
-                    "'label' holds 4, which is not in [0, 4) (model.num_classes)", "mend it or leave it out",
+                    "'label' holds 4, which is not in [0, 4) (model.num_classes)", "repair the sample or leave it out",
                     code=4, ranks=2)
         self.refuse("deepcluster_v2", ["model.loss.clusters=[41]"], "model.loss.clusters", "41 clusters of 40 samples", args=["--validate"])
         self.refuse("deepcluster_v2", ["model.loss.memory_views=[2]"], "model.loss.memory_views", "view 2 is not among the 2",
@@ -57,7 +57,7 @@ class Refusals(SelfSupervised, harness.RunTest):
         self.refuse("rotnet", [('"image", "rotation"', '"image"')], 'needs "rotation"', "as by rotate(4)", args=["--validate"])
         self.refuse("rotnet", [("rotate |", "rotate(8) |")], "model.angles", args=["--validate"])
         self.refuse("jigsaw", [("towers = 4", "towers = 2")], "model.views", "towers = 4", args=["--validate"])
-        self.refuse("npid", ["model.loss.samples=20"], "not in [0, 20) (model.loss.samples)", "mend it or leave it out", code=4)
+        self.refuse("npid", ["model.loss.samples=20"], "not in [0, 20) (model.loss.samples)", "repair the sample or leave it out", code=4)
 
     def test_groups_of_batch_norm(self):
         whole = [("width = 4, group_examples = 2", "width = 4")]

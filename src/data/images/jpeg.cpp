@@ -144,8 +144,7 @@ std::string try_to_mend(const Bytes& file, bool precise, Array& out) {
     const PlainJpeg plain = plain_jpeg(file, extra);
     problem = try_to_decode(plain.bytes, precise, out);
     if (!plain.lacks.empty()) return plain.lacks;
-    if (problem.empty() && plain.zeros)
-      return "it is filled up with zeros instead of ending with an end marker";
+    if (problem.empty() && plain.zeros) return "it has zeros at its end instead of an end marker";
     if (!plain.one_scan) return !plain.ended && harmless(problem, plain.bytes) ? "" : problem;
     const size_t more = bytes_before_end(problem);
     if (more == 0) break;

@@ -27,7 +27,7 @@ class Parser {
     while (true) {
       skip_space();
       if (at_ == text_.size() || peek() == '|')
-        fail(at_, "expected an op; remove the '|' that has none");
+        fail(at_, "expected an op before or after '|'; write it or remove the '|'");
       calls.push_back(call());
       skip_space();
       if (at_ == text_.size()) return calls;
@@ -64,7 +64,8 @@ class Parser {
       if (take(')')) return out;
       out.arguments.push_back(argument());
       if (named && out.arguments.back().name.empty())
-        fail(out.arguments.back().at, "an argument without a name after one with a name");
+        fail(out.arguments.back().at,
+             "an argument without a name follows one with a name; name it, too");
       named = !out.arguments.back().name.empty();
       skip_space();
       if (peek() != ')' && !take(','))

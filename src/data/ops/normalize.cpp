@@ -54,7 +54,7 @@ class NormalizeChannels : public Op {
     const std::vector<float> all = a.numbers(name);
     if (all.size() == 1) return {all[0], all[0], all[0]};
     if (all.size() != 3)
-      a.fail(name, fmt::format("{} has {} numbers; it has one, or one for each of three channels",
+      a.fail(name, fmt::format("{} has {} numbers; give one, or one for each of the three channels",
                                name, all.size()));
     return {all[0], all[1], all[2]};
   }

@@ -19,7 +19,7 @@ class Patches : public Op {
   explicit Patches(const Arguments& a)
       : keys_(keys_of(a)), side_(a.integer("side")), jitter_(a.integer("jitter")) {
     if (side_ < 2 || side_ > kMostSides)
-      a.fail("side", fmt::format("{} patches a side; 2 to {} are cut", side_, kMostSides));
+      a.fail("side", fmt::format("{} patches a side; give 2 to {}", side_, kMostSides));
     if (jitter_ < 0) a.fail("jitter", "jitter is a number of pixels, 0 or more");
   }
 
@@ -58,8 +58,8 @@ class Patches : public Op {
     const int64_t size = cell_size(shape) - jitter_;
     if (size < 1)
       base::fail(code,
-                 "an image {} has cells of {} pixels in a grid of {}, and jitter = {} leaves "
-                 "nothing of them; make the image larger or jitter smaller",
+                 "an image {} has cells of {} pixels in a grid of {}, and jitter = {} leaves no "
+                 "pixel of a cell; enlarge the image or lower jitter",
                  text_of(shape), cell_size(shape), side_, jitter_);
     return size;
   }
@@ -114,13 +114,12 @@ class ShufflePatches : public Op {
         count_(a.integer("permutations")),
         patches_(a.integer("patches")) {
     if (patches_ < 2 || patches_ > kMostSides * kMostSides)
-      a.fail("patches",
-             fmt::format("{} patches; 2 to {} have an order", patches_, kMostSides * kMostSides));
+      a.fail("patches", fmt::format("{} patches; give 2 to {}", patches_, kMostSides * kMostSides));
     const int64_t most = std::min(orders_of(patches_), kMostPermutations);
     if (count_ == 0) return;
     if (count_ < 2 || count_ > most)
-      a.fail("permutations", fmt::format("{} permutations; 2 to {} of {} patches are told apart",
-                                         count_, most, patches_));
+      a.fail("permutations",
+             fmt::format("{} permutations; give 2 to {} for {} patches", count_, most, patches_));
     permutations_ = far_permutations(count_, patches_);
   }
 

@@ -68,7 +68,8 @@ class ResizeSide : public Op {
  public:
   ResizeSide(const Arguments& a, std::string_view argument, bool longer)
       : keys_(keys_of(a)), size_(a.integer(argument)), longer_(longer), how_(resize_how(a)) {
-    if (size_ < 1 || size_ > (1 << 16)) a.fail(argument, fmt::format("a side of {} pixels", size_));
+    if (size_ < 1 || size_ > (1 << 16))
+      a.fail(argument, fmt::format("a side of {} pixels; give 1 to 65536", size_));
   }
 
   Spec propagate(Spec spec) const override {

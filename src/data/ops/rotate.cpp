@@ -14,15 +14,15 @@ class Rotate : public Op {
   explicit Rotate(const Arguments& a)
       : keys_(keys_of(a)), label_(a.text("label")), angles_(a.integer("angles")) {
     if (angles_ < 2 || angles_ > kMostAngles)
-      a.fail("angles", fmt::format("{} angles; 2 to {} are told apart", angles_, kMostAngles));
+      a.fail("angles", fmt::format("{} angles; give 2 to {}", angles_, kMostAngles));
   }
 
   Spec propagate(Spec spec) const override {
     const FieldSpec in = rgb_bytes_of(spec, keys_.in);
     if (in.shape.size() != 3)
       base::fail(base::Exit::config,
-                 "field '{}' is {}; one label is for one image, so put rotate before the op that "
-                 "makes views",
+                 "field '{}' is {}; rotate writes one label per image, so put it before the op "
+                 "that makes views",
                  keys_.in, text_of(in));
     spec[keys_.out] = in;
     spec[label_] = FieldSpec::array(device::DType::i32, {}, angles_);

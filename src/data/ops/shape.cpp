@@ -18,7 +18,7 @@ std::vector<int64_t> sizes(const Arguments& a, std::string_view name, int64_t le
   int64_t all = 1;
   for (float x : a.numbers(name)) {
     if (x != std::floor(x) || x < float(least) || x > float(1 << 24))
-      a.fail(name, "sizes are whole numbers");
+      a.fail(name, "sizes must be whole numbers from 1 to 16777216");
     out.push_back(int64_t(x));
     if (out.back() > 0 && (all *= out.back()) > kMost)
       a.fail(name, fmt::format("more than {} elements", kMost));
@@ -40,8 +40,8 @@ class Reshape : public Op {
   Spec propagate(Spec spec) const override {
     FieldSpec in = numbers_of(spec, keys_.in);
     if (in.fixed() && count_of(in.shape) != count_of(shape_))
-      base::fail(base::Exit::config, "{} does not have the {} elements of {}", text_of(in.shape),
-                 count_of(shape_), text_of(shape_));
+      base::fail(base::Exit::config, "an array {} does not have the {} elements of new_shape {}",
+                 text_of(in.shape), count_of(shape_), text_of(shape_));
     in.shape = shape_;
     spec[keys_.out] = in;
     return spec;

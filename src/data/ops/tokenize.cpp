@@ -56,8 +56,11 @@ class Tokenize : public Op {
     stop_ = stop.value_or(0);
     if (has_prefix_) tokenizer_->encode(a.text("prefix"), prefix_);
     if (int64_t(prefix_.size()) >= length_)
-      a.fail("prefix",
-             fmt::format("the prefix alone has {} ids, max_len is {}", prefix_.size(), length_));
+      a.fail(
+          "prefix",
+          fmt::format(
+              "the prefix alone has {} ids, but max_len is {}; shorten the prefix or raise max_len",
+              prefix_.size(), length_));
   }
 
   Spec propagate(Spec spec) const override {

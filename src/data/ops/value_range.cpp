@@ -54,8 +54,10 @@ class ValueRange : public Op {
                    in.kind == FieldSpec::Kind::bytes ? "; put decode before it" : "");
       if (width_.size() > 1 &&
           (in.shape.empty() || (in.shape.back() >= 0 && in.shape.back() != int64_t(width_.size()))))
-        base::fail(base::Exit::config, "{} values of in_min or in_max for {}", width_.size(),
-                   text_of(in));
+        base::fail(base::Exit::config,
+                   "{} values of in_min or in_max do not match the channels of {}; give one, or "
+                   "one per channel",
+                   width_.size(), text_of(in));
       spec[written_field(keys_, field)] = FieldSpec::array(device::DType::f32, in.shape);
     }
     return spec;

@@ -62,7 +62,7 @@ class Copies : public Op {
  public:
   explicit Copies(const Arguments& a) : keys_(keys_of(a)), count_(a.integer("count")) {
     if (count_ < 1 || count_ > kMostViews)
-      a.fail("count", fmt::format("{} copies; 1 to {} are made", count_, kMostViews));
+      a.fail("count", fmt::format("{} copies; give 1 to {}", count_, kMostViews));
   }
 
   Spec propagate(Spec spec) const override {
@@ -93,7 +93,8 @@ class RandomResizedCrop : public Op {
  public:
   explicit RandomResizedCrop(const Arguments& a)
       : keys_(keys_of(a)), size_(a.size("size")), limits_(crop_limits(a).front()) {
-    if (a.pairs("scale").size() != 1) a.fail("scale", "several pairs are for multi_crop");
+    if (a.pairs("scale").size() != 1)
+      a.fail("scale", "only multi_crop takes several pairs; give one");
   }
 
   Spec propagate(Spec spec) const override {

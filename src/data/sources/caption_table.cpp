@@ -253,7 +253,7 @@ nlohmann::json parse_line(const std::string& path, int64_t number, std::string_v
     why = base::is_utf8(line) ? e.what() : "not UTF-8 text; save the file as UTF-8";
   }
   if (line.starts_with('[')) why = "a list; write each row as an object on a line of its own";
-  base::fail(Exit::data, "'{}' line {}: is no JSON object: {} ({})", path, number,
+  base::fail(Exit::data, "'{}' line {}: is not a JSON object: {} ({})", path, number,
              base::quoted(line, 60), base::one_line(why));
 }
 

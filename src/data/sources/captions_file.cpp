@@ -145,12 +145,13 @@ void CaptionsFile::read_coco(const std::string& path, Collector& collector) {
     };
     auto id = [&](const char* key) {
       std::string out = id_of(object, key);
-      if (out.empty()) bad(fmt::format("has no \"{}\", a whole number or a text", key));
+      if (out.empty()) bad(fmt::format("has no \"{}\" that is a whole number or a text", key));
       return out;
     };
     if (section == "images") {
       if (!names.emplace(id("id"), text("file_name")).second)
-        bad(fmt::format("has the id {} of another", base::one_line(id("id"), 60)));
+        bad(fmt::format("has the id {}, which another image has, too",
+                        base::one_line(id("id"), 60)));
     } else {
       annotations.push_back({id("image_id"), number, on_one_line(text("caption"))});
     }

@@ -70,7 +70,7 @@ class ClassFolder : public Source {
     if (found.empty) summary_ += fmt::format("; {} classes without an image", found.empty);
     if (found.others)
       summary_ +=
-          fmt::format("; {} files that are no images left out", base::with_commas(found.others));
+          fmt::format("; {} files left out that are not images", base::with_commas(found.others));
     if (found.hidden)
       summary_ +=
           fmt::format("; {} hidden images or folders left out", base::with_commas(found.hidden));

@@ -42,7 +42,7 @@ ClassNames::ClassNames(const std::string& from) : from_(from) {
 std::string ClassNames::near_hint(std::string_view name) const {
   for (const std::string& known : names_)
     if (look_alike(name, known))
-      return fmt::format(", {} there has other capitals or another form of Unicode (NFC, NFD)",
+      return fmt::format(", {} differs only in capitals or in the form of Unicode (NFC, NFD)",
                          base::quoted(known, 60));
   return nearest_hint(std::string(name), names_);
 }
@@ -50,8 +50,8 @@ std::string ClassNames::near_hint(std::string_view name) const {
 int32_t ClassNames::number_of(std::string_view name) const {
   auto found = numbers_.find(std::string(name));
   if (found == numbers_.end())
-    base::fail(Exit::data, "{} is none of the {} classes of '{}'{}", base::quoted(name, 60), size(),
-               from_, near_hint(name));
+    base::fail(Exit::data, "{} is not one of the {} classes of '{}'{}", base::quoted(name, 60),
+               size(), from_, near_hint(name));
   return found->second;
 }
 

@@ -45,7 +45,8 @@ File::~File() { ::close(fd_); }
 bool File::has_changed() const {
   struct stat info;
   if (::fstat(fd_, &info) != 0)
-    throw Unreadable(fmt::format("cannot look at '{}': {}", path_, std::strerror(errno)));
+    throw Unreadable(
+        fmt::format("cannot check whether '{}' has changed: {}", path_, std::strerror(errno)));
   return info.st_size != size_ || nanoseconds(info.st_mtim) != modified_ns_;
 }
 
@@ -55,10 +56,12 @@ void File::read(int64_t offset, void* out, size_t count) const {
     ssize_t got = ::pread(fd_, at, count, offset);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0)
-      throw Unreadable(fmt::format("reading '{}' at {}: {}", path_, offset, std::strerror(errno)));
+      throw Unreadable(
+          fmt::format("cannot read '{}' at byte {}: {}", path_, offset, std::strerror(errno)));
     if (got == 0)
-      throw Unreadable(fmt::format(
-          "'{}' ends at {}, {} bytes are missing: was it cut while in use?", path_, offset, count));
+      throw Unreadable(
+          fmt::format("'{}' ends at byte {}, and {} bytes are missing: was it cut while in use?",
+                      path_, offset, count));
     at += got;
     offset += got;
     count -= size_t(got);

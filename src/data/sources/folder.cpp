@@ -169,7 +169,8 @@ class Folder : public Source {
     base::fail(
         Exit::data, "{}{}; '{}' names them, and the folder of the images is '{}' ({}){}{}", what,
         look_alike_hint(file_of(missing[0])), options.captions, path_,
-        options.path.empty() ? "of the captions; set path if they are elsewhere" : "path",
+        options.path.empty() ? "where the captions are; set path if the images are elsewhere"
+                             : "path",
         header ? fmt::format("; if {} is the name of a column, set image_column and caption_column",
                              base::quoted(captions_.headless()))
                : "",
@@ -216,7 +217,7 @@ class Folder : public Source {
       if (type == std::filesystem::file_type::directory)
         base::fail(Exit::data, "it is a folder, not a file");
       if (!problem && type != std::filesystem::file_type::regular)
-        base::fail(Exit::data, "it is no regular file");
+        base::fail(Exit::data, "it is not a regular file");
       throw;
     }
   }
@@ -293,7 +294,7 @@ std::string FolderOptions::folder(const std::vector<std::string>& caption_files)
   for (const std::string& file : caption_files)
     if (io::parent_of(file) != out)
       base::fail(Exit::data,
-                 "'{}' and '{}' lie in different folders: set path to the folder of the images",
+                 "'{}' and '{}' are in different folders: set path to the folder of the images",
                  caption_files[0], file);
   return out;
 }

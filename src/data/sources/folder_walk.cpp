@@ -56,8 +56,8 @@ std::vector<std::string> sub_folders(const std::string& folder) {
       out.push_back(path.filename().native());
     else if (is_dangling(*at) && !is_image_file(path.native()))
       base::fail(Exit::data,
-                 "'{}' is a link that leads nowhere: mend or remove it; if it is a class, the "
-                 "numbers of the others depend on it",
+                 "'{}' is a link that leads nowhere: repair or remove it; if it is a class, the "
+                 "numbers of the other classes depend on it",
                  path.native());
   }
   if (problem)

@@ -187,7 +187,7 @@ class Hdf5 : public Source {
     std::string is = fmt::format("'{}': dataset '{}' is {}", path, field.dataset, rows.type_text());
     if (field.spec.kind == Kind::bytes && rows.kind() == H5Rows::Kind::text)
       base::fail(Exit::data,
-                 "{}, which ends at its first zero byte: files are stored as lists of bytes, "
+                 "{}, and text ends at its first zero byte: store files as lists of bytes, "
                  "variable-length uint8 (h5py.vlen_dtype(numpy.uint8))",
                  is);
     if (!field.typed)
@@ -203,8 +203,8 @@ class Hdf5 : public Source {
     rows.read<Wide>(row, wide);
     for (size_t i = 0; i < wide.size(); ++i) {
       if (!std::in_range<int32_t>(wide[i]))
-        base::fail(Exit::data, "dataset '{}' holds {}, which is no 32-bit number", field.dataset,
-                   wide[i]);
+        base::fail(Exit::data, "dataset '{}' holds {}, which does not fit into 32 bits",
+                   field.dataset, wide[i]);
       out.i32()[i] = int32_t(wide[i]);
     }
   }

@@ -77,9 +77,9 @@ std::string look_alike_hint(const std::string& missing) {
     const std::string other = at->path().filename().native();
     if (!look_alike(name, other)) continue;
     if (same_but_for_capitals(name, other))
-      return fmt::format("; {} is there, with other capitals", base::quoted(other));
+      return fmt::format("; {} exists, with other capitals", base::quoted(other));
     return fmt::format(
-        "; {} is there, which looks the same in another form of Unicode (NFC, NFD) or another "
+        "; {} exists and looks the same, in another form of Unicode (NFC, NFD) or another "
         "encoding: rename one of them",
         base::quoted(other));
   }

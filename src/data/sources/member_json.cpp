@@ -56,7 +56,7 @@ Texts texts_in_json(std::string_view text, const std::string& key) {
     });
   } catch (const Json::exception& e) {
     if (const std::string_view wide = wide_text(text); !wide.empty())
-      fail(fmt::format("cannot be read: it is {} text, and UTF-8 is read", wide));
+      fail(fmt::format("cannot be read: it is {} text, not UTF-8", wide));
     fail(fmt::format("cannot be read: {}", base::is_utf8(text) ? e.what() : "it is not UTF-8"));
   }
   if (!json.is_object() || !json.contains(key)) fail(fmt::format("has no \"{}\"", key));

@@ -109,8 +109,8 @@ std::string on_one_line(std::string_view text) {
 std::string read_text_file(const std::string& path, int64_t most, std::string_view what) {
   const File file(path);
   if (file.size() > most)
-    base::fail(Exit::data, "'{}' has {} bytes; {} of at most {} are read", path, file.size(), what,
-               most);
+    base::fail(Exit::data, "'{}' has {} bytes; a file of {} may have at most {}", path, file.size(),
+               what, most);
   std::string out(size_t(file.size()), '\0');
   file.read(0, out.data(), out.size());
   out.erase(0, out.size() - without_mark(out).size());
@@ -124,8 +124,8 @@ std::string read_text_file(const std::string& path, int64_t most, std::string_vi
 std::vector<std::string> read_list(const std::string& path, std::string_view what) {
   std::string text = read_text_file(path, kMostMemberBytes, what);
   if (const size_t at = text.find('\0'); at != text.npos)
-    base::fail(Exit::data, "'{}' holds a zero byte at {}: {} are UTF-8 text, one per line", path,
-               at, what);
+    base::fail(Exit::data, "'{}' holds a zero byte at byte {}: {} are UTF-8 text, one per line",
+               path, at, what);
   std::ranges::replace(text, '\r', '\n');
   std::vector<std::string> out;
   for (const std::string& line : base::split(text, '\n'))

@@ -83,11 +83,11 @@ Staged stage_files(const std::vector<std::string>& originals, const std::string&
     result.copied_bytes += original.size();
   }
   if (int64_t room = io::free_bytes(directory); result.copied_bytes > room)
-    base::fail(Exit::data,
-               "{} has {} free, but {} in {} files are still to be copied there ({} in all): make "
-               "room, name a larger place, or leave it empty to read in place",
-               directory, gib(room), gib(result.copied_bytes), result.copied_files,
-               gib(result.bytes));
+    base::fail(
+        Exit::data,
+        "{} has {} free, but {} in {} files are still to be copied there ({} in all): make room, "
+        "set loader.stage_dir to a larger place, or leave that key empty to read in place",
+        directory, gib(room), gib(result.copied_bytes), result.copied_files, gib(result.bytes));
 
   std::atomic<size_t> next{0};
   std::vector<std::exception_ptr> errors(missing.size());

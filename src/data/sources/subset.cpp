@@ -25,7 +25,7 @@ struct Places {
                             : all;
     const bool exact = part.fraction == 0 && part.skip_fraction == 0;
     if (exact && (begin >= end || end > all))
-      base::fail(base::Exit::data, "limit = {}, skip = {}: {} has {} samples; lower them",
+      base::fail(base::Exit::data, "limit = {}, skip = {}: {} has {} samples; lower limit or skip",
                  base::with_commas(part.limit), base::with_commas(part.skip), what,
                  base::with_commas(all));
   }
@@ -63,7 +63,7 @@ class Subset : public Source {
   Subset(std::unique_ptr<Source> source, std::vector<int64_t> indices)
       : source_(std::move(source)), indices_(std::move(indices)) {
     if (indices_.empty())
-      base::fail(base::Exit::data, "fraction: no sample of {} is left; raise it",
+      base::fail(base::Exit::data, "fraction leaves none of {} samples; raise it",
                  base::with_commas(source_->size()));
     std::sort(indices_.begin(), indices_.end());
   }

@@ -166,7 +166,7 @@ TarIndex build_tar_index(const File& shard, const std::stop_token& token) {
     auto [first, fresh] = seen.try_emplace(uint64_t(sample) << 32 | extension, member.header);
     if (!fresh)
       base::fail(Exit::data,
-                 "'{}': member '{}' is there twice, perhaps in other capitals, at bytes {} and {}: "
+                 "'{}' holds the member '{}' twice, perhaps in other capitals, at bytes {} and {}: "
                  "pack the shard again",
                  shard.path(), member.name, first->second, member.header);
     index.members.push_back({member.offset, member.size, sample, extension});

@@ -87,7 +87,8 @@ std::string refusal(char type, std::string_view name) {
           name);
     default:
       return fmt::format(
-          "member '{}' is no plain file (type '{}'): pack the shard again without it", name, type);
+          "member '{}' is not a plain file (type '{}'): pack the shard again without it", name,
+          type);
   }
 }
 
@@ -218,15 +219,15 @@ void TarReader::read_pax(int64_t at, int64_t size, std::string& name, int64_t& f
 // worse than an error.
 void TarReader::check_end(int64_t at) {
   if (file_.size() - at > kTail)
-    fail(at, fmt::format("{} bytes follow the tar end mark; at most {} are looked at: pack it "
-                         "again, or cut it there",
+    fail(at, fmt::format("{} bytes follow the tar end mark; at most {} are checked: pack the shard "
+                         "again, or cut the file after the mark",
                          file_.size() - at, kTail));
   std::vector<char> tail(size_t(file_.size() - at));
   file_.read(at, tail.data(), tail.size());
   if (!all_zero(tail.data(), int64_t(tail.size())))
     fail(at,
-         "there is more after the tar end mark: tars glued together must be packed again, or `tar "
-         "--concatenate` used");
+         "more data follows the tar end mark: pack joined tars again, or join them with `tar "
+         "--concatenate`");
 }
 
 bool TarReader::next(TarMember& member) {
@@ -264,8 +265,8 @@ bool TarReader::next(TarMember& member) {
         if (!skipped && !regular) fail(at_, refusal(h.type, name));
         if (skipped && h.type != 'D') size = 0;
         if (size > file_.size() - body || padded(size) > file_.size() - body)
-          fail(first_header, fmt::format("member '{}' has {} bytes at {}, but the file of {} bytes "
-                                         "ends before: it was cut",
+          fail(first_header, fmt::format("member '{}' has {} bytes from byte {} on, but the file "
+                                         "has only {} bytes: it was cut",
                                          name, size, body, file_.size()));
         last_ = name;
         at_ = body + padded(size);

@@ -295,8 +295,8 @@ class Webdataset : public Source {
         seen.push_back("...");
       }
       base::fail(Exit::data,
-                 "field '{}': {} of {} samples have no member '{}', the first is {}; members there "
-                 "are: {}{}{}",
+                 "field '{}': {} of {} samples have no member '{}', the first is {}; the shards "
+                 "have members: {}{}{}",
                  fields_[f].name, base::with_commas(missing), base::with_commas(size_),
                  fields_[f].member.text(), key(first), base::join(seen, " "),
                  other_images(fields_[f]),

@@ -198,9 +198,10 @@ SampleOrSubstitute Loader::get(const Dataset& dataset, int64_t index, int64_t po
   try {
     return {dataset.get(index, position, &places), index, {}};
   } catch (const BadSampleError& e) {
-    base::fail(e.code(),
-               "{}; mend it or leave it out, or set loader.on_bad_sample = \"substitute\"",
-               e.what());
+    base::fail(
+        e.code(),
+        "{}; repair the sample or leave it out, or set loader.on_bad_sample = \"substitute\"",
+        e.what());
   }
 }
 

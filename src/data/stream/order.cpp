@@ -57,15 +57,15 @@ Order::Order(const Classes& classes, Strata strata, uint64_t seed)
         "batches of {} with {} classes", strata.batch, strata.classes);
   if (classes.count() < strata.classes)
     base::fail(base::Exit::config,
-               "train.classes_per_batch = {}, and the data have {} classes: name at most as many",
+               "train.classes_per_batch = {}, but the data have only {} classes: lower the key",
                strata.classes, classes.count());
   const int64_t each = strata.batch / strata.classes;
   for (int64_t c = 0; c < classes.count(); ++c)
     if (classes.sizes[size_t(c)] < each)
       base::fail(
           base::Exit::data,
-          "class {} has {} samples, and a batch of {} with {} classes needs {} of each: raise "
-          "train.classes_per_batch, lower train.global_batch, or leave the class out",
+          "class {} has {} samples, and a batch of {} with {} classes needs {} of each class: "
+          "raise train.classes_per_batch, lower train.global_batch, or leave the class out",
           base::quoted(classes.names[size_t(c)]), classes.sizes[size_t(c)], strata.batch,
           strata.classes, each);
   auto by_class = std::make_shared<ByClass>(classes);

@@ -69,10 +69,10 @@ TEST(BadSample, SmallSets) {
   EXPECT_EQ(got.index, 6);
   std::set<std::string> tried;
   for (const BadSample& b : got.bad) EXPECT_TRUE(tried.insert(b.key).second) << b.key;
-  expect_error(Exit::data, {"nor can any of its 2 substitutes"}, [&] {
+  expect_error(Exit::data, {"none of its 2 substitutes"}, [&] {
     get_or_substitute(fragile(3, {0, 1, 2}), 0, 0);
   });
-  expect_error(Exit::data, {"nor can any of its 0 substitutes"},
+  expect_error(Exit::data, {"none of its 0 substitutes"},
                [&] { get_or_substitute(fragile(1, {0}), 0, 0); });
 }
 
@@ -136,11 +136,12 @@ TEST(BadSample, NumbersThatAreNotFiniteAreTheSamplesFault) {
   const Spec spec{{"x", FieldSpec::array(device::DType::f32, {2, 3})}};
   Dataset set("train", std::make_unique<Floats>(), Pipeline("", spec, {}));
   expect_error(Exit::data,
-               {"data.train: shard.tar:0: field 'x' holds nan, number 4 of 6, which is not finite"},
+               {"data.train: shard.tar:0: field 'x' holds nan at element 4 of 6; all elements must "
+                "be finite"},
                [&] { set.get(0, 0); });
   const SampleOrSubstitute got = get_or_substitute(set, 0, 0);
   EXPECT_EQ(got.index, 2);
-  EXPECT_EQ(got.bad[1].why, "field 'x' holds -inf, number 0 of 6, which is not finite");
+  EXPECT_EQ(got.bad[1].why, "field 'x' holds -inf at element 0 of 6; all elements must be finite");
   // An op may leave the numbers of its type.
   Dataset scaled("train", std::make_unique<Floats>(),
                  Pipeline("value_range(0, 1000, in_max=1, key=\"x\")", spec, {}));

@@ -51,11 +51,11 @@ TEST(CaptionTable, LinesOfJson) {
             List{"1|a|1234567890123456789012"});
   EXPECT_EQ(rows("t.jsonl", ""), List{});
   for (const auto& [text, part] :
-       {std::pair{"[1]", "line 1: is no JSON object: \"[1]\" (a list; write each row"},
+       {std::pair{"[1]", "line 1: is not a JSON object: \"[1]\" (a list; write each row"},
         {"[{\"image\": \"a\", \"text\": \"b\"},", "(a list; write each row"},
         {"{\"image\": \"a\", \"text\": \"caf\xe9\"}", "(not UTF-8 text; save the file as UTF-8)"},
         {"{\"image\": \"a\", \"text\": \"b\",}", "line 1, column 28"},
-        {"{\"image\": \"a\", \"text\": \"b\"}\n{\"image\": ", "line 2: is no JSON object"},
+        {"{\"image\": \"a\", \"text\": \"b\"}\n{\"image\": ", "line 2: is not a JSON object"},
         {"{\"image\": \"a\"}", "no \"caption, captions"},
         {"{\"image\": \"a\", \"text\": \"b\", \"title\": \"c\"}", "choose with caption_column"},
         {"{\"image\": \"a\", \"text\": NaN}", "\"text\" is null, neither"},

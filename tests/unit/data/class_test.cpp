@@ -48,7 +48,7 @@ TEST_F(ClassFolderTest, SubFoldersSortedAreTheClasses) {
   EXPECT_EQ(listed(), (List{"0 ant/x.gif", "1 cat/1.png", "1 cat/2.PNG", "1 cat/more/0.webp",
                             "2 dog/b.jpg"}));
   EXPECT_EQ(options.open({})->summary(),
-            "5 images, 3 classes: ant, cat, dog; 1 files that are no images left out");
+            "5 images, 3 classes: ant, cat, dog; 1 files left out that are not images");
   EXPECT_EQ(options.spec().at("label").limit, 3);
   EXPECT_EQ(options.files().size(), 5u);
   const uint64_t print = options.open({})->fingerprint();
@@ -87,7 +87,7 @@ TEST_F(ClassFolderTest, HiddenFilesAndFoldersAreLeftOut) {
   EXPECT_EQ(listed(), before);
   EXPECT_EQ(options.spec().at("label").limit, 3);
   EXPECT_EQ(options.open({})->summary(),
-            "5 images, 3 classes: ant, cat, dog; 1 files that are no images left out; 3 hidden "
+            "5 images, 3 classes: ant, cat, dog; 1 files left out that are not images; 3 hidden "
             "images or folders left out");
   test::write_file(dir / "names.txt", ".git\nant\ncat\ndog\n");
   options.classes = dir / "names.txt";
@@ -173,7 +173,7 @@ TEST_F(ClassFolderTest, PipesAreNoImages) {
 TEST_F(ClassFolderTest, NamesWhatIsWrong) {
   test::write_file(dir / "names.txt", "dog\ncta\nant\n");
   options.classes = dir / "names.txt";
-  expect_error(Exit::data, {"\"cat\" is none of the 3 classes", "names.txt", "nearest is 'cta'"},
+  expect_error(Exit::data, {"\"cat\" is not one of the 3 classes", "names.txt", "nearest is 'cta'"},
                [&] { options.open({}); });
   test::write_file(dir / "names.txt", "dog\ncat\ndog\n");
   expect_error(Exit::data, {"names.txt", "\"dog\" twice"}, [&] { options.open({}); });
@@ -212,8 +212,8 @@ TEST(ClassNumber, OfNumbersAndOfNames) {
   const std::string op = fmt::format("class_number(\"{}\")", dir / "names.txt");
   EXPECT_EQ(number_of(op, "cat"), 1);
   EXPECT_EQ(number_of(op, "dog"), 0) << "a byte order mark is no part of the first name";
-  expect_error(Exit::data, {"\"cow\" is none of the 3 classes"}, [&] { number_of(op, "cow"); });
-  expect_error(Exit::data, {"\"caf\u00e9\" there has other capitals or another form of Unicode"},
+  expect_error(Exit::data, {"\"cow\" is not one of the 3 classes"}, [&] { number_of(op, "cow"); });
+  expect_error(Exit::data, {"\"caf\u00e9\" differs only in capitals or in the form of Unicode"},
                [&] { number_of(op, "cafe\u0301"); });
   EXPECT_EQ(Pipeline(op, {{"text", FieldSpec::characters()}}, {}).spec().at("label").limit, 3);
   // A check without files does not know the number of names.

@@ -91,12 +91,12 @@ TEST_F(FolderTest, QuotesThatAreRemovedAreCounted) {
 // Tables and disks come from different systems.
 TEST_F(FolderTest, MissingNamesThatLookAlike) {
   test::write_file(dir / "images/caf\u00e9.jpg", "JPEG");
-  expect_error(Exit::data, {"caf\u00e9.jpg\" is there", "another form of Unicode (NFC, NFD)"},
+  expect_error(Exit::data, {"caf\u00e9.jpg\" exists", "another form of Unicode (NFC, NFD)"},
                [&] { open("c.tsv", "cafe\u0301.jpg\tx\n"); });
-  expect_error(Exit::data, {"\"a.jpg\" is there, with other capitals"},
+  expect_error(Exit::data, {"\"a.jpg\" exists, with other capitals"},
                [&] { open("c.tsv", "A.JPG\tx\n"); });
   context.substitutes = true;
-  expect_error(Exit::data, {"no such file; \"b.jpg\" is there"},
+  expect_error(Exit::data, {"no such file; \"b.jpg\" exists"},
                [&] { open("c.tsv", "a.jpg\tx\nsub/B.jpg\tx\n")->read(1); });
 }
 
@@ -111,7 +111,8 @@ TEST_F(FolderTest, WhatIsNoImageFileIsTheFaultOfItsSample) {
       source->summary(),
       "4 images, 4 captions, no such file for 3 of 4 images: folder.jpg, pipe.jpg, none.jpg (1 are "
       "pipes, sockets or devices) (bad samples)");
-  for (auto [index, text] : {std::pair{0, "folder"}, {1, "no regular file"}, {2, "no such file"}}) {
+  for (auto [index, text] :
+       {std::pair{0, "folder"}, {1, "not a regular file"}, {2, "no such file"}}) {
     try {
       source->read(index);
       ADD_FAILURE() << text;

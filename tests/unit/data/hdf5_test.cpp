@@ -252,7 +252,8 @@ TEST_F(Hdf5Test, WholeNumbersOf32Bits) {
   EXPECT_EQ(std::get<Array>(source->read(0)["x"]).i32()[0], kLeast);
   EXPECT_EQ(std::get<Array>(source->read(1)["x"]).i32()[0], kMost);
   for (int64_t row : {2, 3})
-    expect_error(Exit::data, {"'/x' holds", "no 32-bit number"}, [&] { source->read(row); });
+    expect_error(Exit::data, {"'/x' holds", "does not fit into 32 bits"},
+                 [&] { source->read(row); });
   {
     options.path = dir / "b.h5";
     Writer w(options.path);

@@ -51,7 +51,7 @@ TEST(PlainText, ListsHaveOneEntryPerLine) {
                [&] { entries("\xFF\xFE.."); });
   for (const std::string& mark : {std::string("\xFF\xFE\0\0", 4), std::string("\0\0\xFE\xFF", 4)})
     expect_error(Exit::data, {"list' is UTF-32 text: save it as UTF-8"}, [&] { entries(mark); });
-  expect_error(Exit::data, {"has 4 bytes; names of at most 3 are read"}, [&] {
+  expect_error(Exit::data, {"has 4 bytes; a file of names may have at most 3"}, [&] {
     entries("cats");
     read_text_file(dir / "list", 3, "names");
   });

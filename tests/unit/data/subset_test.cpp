@@ -114,7 +114,7 @@ TEST(Subset, FractionsAreDisjointAndCoverAll) {
   for (auto* one : {&first, &second, &rest}) all.insert(one->begin(), one->end());
   EXPECT_EQ(all.size(), 101u);
   EXPECT_EQ(first.size() + second.size() + rest.size(), 101u);
-  test::expect_error(base::Exit::data, {"no sample of 101 is left"}, [&] { part(0.001, 0); });
+  test::expect_error(base::Exit::data, {"none of 101 samples"}, [&] { part(0.001, 0); });
 }
 
 TEST(Subset, EquallyManyOfEachClass) {

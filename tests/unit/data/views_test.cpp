@@ -368,12 +368,12 @@ TEST(Views, BadArgumentsNameTheWayOut) {
   bad("normalize(mean=[1, 2])", {"mean has 2 numbers"});
   bad("normalize(std=0)", {"std holds 0"});
   bad("rotate(1)", {"1 angles", "2 to 360"});
-  bad("copies(2) | rotate", {"u8 [2,?,?,3]", "put rotate before the op that makes views"});
+  bad("copies(2) | rotate", {"u8 [2,?,?,3]", "put it before the op that makes views"});
   bad("patches(side=1)", {"1 patches a side", "2 to 16"});
   bad("random_resized_crop(60) | patches", {"[60,60,3]", "cells of 20 pixels", "jitter = 21"});
   bad("copies(2) | patches", {"u8 [2,?,?,3], not an image"});
   bad("copies(4) | shuffle_patches", {"not 9 views", "argument patches"});
-  bad("copies(4) | shuffle_patches(patches=4)", {"2000 permutations", "2 to 24 of 4 patches"});
+  bad("copies(4) | shuffle_patches(patches=4)", {"2000 permutations", "2 to 24 for 4 patches"});
 }
 
 }  // namespace
