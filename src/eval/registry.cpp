@@ -28,7 +28,7 @@ void EvalOptions::bind(config::Table& t) {
         "start and end always run")
       .on_resume(may);
   if (!when.empty() && !(every.set() && every.value > 0))
-    t.error("when", "chooses among the evaluations of `every`, which is not set");
+    t.error("when", "applies only to the evaluations of `every`, which is not set");
   t.choice(
        "weights", weights, kWeightsNames,
        "raw: the weights as trained; ema: their average ([ema]), whose rows are called NAME_ema in "

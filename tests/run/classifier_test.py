@@ -299,7 +299,7 @@ every_steps = 12
         folder = f'\n[data.more]\nkind = "class_folder"\npath = "{self.folder}/folders"\npreprocess = "@train"\n'
         more = '[eval.more]\nkind = "classification"\ndata = "more"\nevery_steps = 6\n'
         errors = change(('classifier"', 'classifier"\nloss = "mse"\ntargets = "ages"\nunknown = "ignore"\nbeta = 0.5'))
-        self.refuse(errors, "model.beta", 'is about loss = "smooth_l1"', "model.unknown", "-1 is a target like any other",
+        self.refuse(errors, "model.beta", 'applies only to loss = "smooth_l1"', "model.unknown", "a target of -1 is an ordinary number",
                     args=["--validate"])
         one = ok.replace("num_classes = 4", "num_classes = 1").replace("classifier\"", 'classifier"\nloss = "sigmoid"')
         self.refuse(one + folder + more,

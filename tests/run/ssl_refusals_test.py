@@ -44,7 +44,8 @@ class Refusals(SelfSupervised, harness.RunTest):
                                      ("layers = [5] }", "layers = [4] }")],
                     "'label' holds 4, which is not in [0, 4) (model.num_classes)", "repair the sample or leave it out",
                     code=4, ranks=2)
-        self.refuse("deepcluster_v2", ["model.loss.clusters=[41]"], "model.loss.clusters", "41 clusters of 40 samples", args=["--validate"])
+        self.refuse("deepcluster_v2", ["model.loss.clusters=[41]"], "model.loss.clusters", "41 clusters are more than the 40 samples",
+                    args=["--validate"])
         self.refuse("deepcluster_v2", ["model.loss.memory_views=[2]"], "model.loss.memory_views", "view 2 is not among the 2",
                     args=["--validate"])
         self.refuse("pirl", [("patches = 4", "patches = 3")], "model.views", "image_and_patches with patches = 4", args=["--validate"])
@@ -52,7 +53,7 @@ class Refusals(SelfSupervised, harness.RunTest):
         for name in ("clip", "step", "schedule1"):
             self.refuse("combined", [f'model.loss[1].name="{name}"'], "model.loss", f'name = "{name}" is that of another value',
                         "take another name", args=["--validate"])
-        self.refuse("rotnet", ["model.angles=8"], "gives 4 values, and model.angles = 8", "make its last layer that wide",
+        self.refuse("rotnet", ["model.angles=8"], "gives 4 values, but model.angles = 8", "change the width of its last layer",
                     args=["--validate"])
         self.refuse("rotnet", [('"image", "rotation"', '"image"')], 'needs "rotation"', "as by rotate(4)", args=["--validate"])
         self.refuse("rotnet", [("rotate |", "rotate(8) |")], "model.angles", args=["--validate"])
@@ -87,7 +88,8 @@ class Refusals(SelfSupervised, harness.RunTest):
         self.refuse("simclr", [("[[model.head]]", towers.format(2) + "[[model.head]]")], "model.views", "one view", args=check)
         self.refuse("npid", [("[[model.head]]", towers.format(2) + "[[model.head]]"), "model.views=[3]"],
                     "towers = 2 does not divide the 3 views", args=check)
-        self.refuse("moco", [("[[model.head]]", towers.format(1) + "[[model.head]]"), "model.head.0.towers=2"], "leave it out", args=check)
+        self.refuse("moco", [("[[model.head]]", towers.format(1) + "[[model.head]]"), "model.head.0.towers=2"],
+                    "leave that head out", args=check)
 
     def test_taps(self):
         self.refuse("linear_probe", [('tap = "res4"', 'tap = "res6"')], 'model.probe "res6"', 'there is no tap "res6"', "did you mean",

@@ -55,7 +55,7 @@ void bind_k(config::Table& t, std::vector<int64_t>& k, std::string_view doc) {
       .check([&k] {
         if (k.empty()) return std::string("names no number");
         for (int64_t one : k)
-          if (std::ranges::count(k, one) > 1) return fmt::format("{} is there twice", one);
+          if (std::ranges::count(k, one) > 1) return fmt::format("{} is listed twice", one);
         return std::string();
       })
       .on_resume(config::OnResume::may_change);
@@ -69,8 +69,8 @@ models::TextList tokenized(const data::Dataset& set, const std::vector<std::stri
   if (field == set.spec().end() || field->second.shape.size() != 1 ||
       !set.tokenize(kIds, "", ids, padding))
     base::fail(base::Exit::data,
-               "[data.{}]: no tokenize makes the field \"{}\" of its samples, so texts cannot "
-               "become ids; add one to its preprocess",
+               "[data.{}]: no op tokenize makes the field \"{}\", so texts cannot become ids; add "
+               "tokenize(...) to its preprocess",
                set.name(), kIds);
   list.length = field->second.shape[0];
   for (const std::string& text : texts) {

@@ -76,7 +76,8 @@ std::string prompt_problem(const std::vector<std::string>& prompts) {
   for (const std::string& prompt : prompts)
     if (const size_t at = prompt.find(kPlace);
         at == prompt.npos || prompt.find(kPlace, at + 1) != prompt.npos)
-      return fmt::format("{} does not have {{}} once, where the class goes", base::quoted(prompt));
+      return fmt::format("{} must have {{}} exactly once, in the place of the class",
+                         base::quoted(prompt));
   return "";
 }
 
@@ -105,7 +106,7 @@ void ScoringOptions::bind(config::Table& t) {
   if (classes.empty() == classes_file.empty() && !refused)
     t.error(classes.empty() ? "classes" : "classes_file",
             classes.empty() ? "missing; give the captions of the classes, or classes_file"
-                            : "there is classes too: give one of them");
+                            : "classes is set, too: give one of the two");
 }
 
 // Predicts the class with the best score, as the evaluator ranks them.
@@ -213,9 +214,9 @@ class Scoring : public Evaluator {
     if (const int64_t classes = label->second.limit;
         classes > 0 && classes != int64_t(names.size()))
       base::fail(base::Exit::data,
-                 "[data.{}] has {} classes, and there are captions of {}: caption i is that of "
-                 "class i; give the set the list of all classes (classes of a class_folder, or "
-                 "class_number(\"FILE\"))",
+                 "[data.{}] has {} classes, but there are captions of {}: caption i describes "
+                 "class i; give this data set the list of all classes (classes of a class_folder, "
+                 "or class_number(\"FILE\"))",
                  set.name(), classes, names.size());
     if (options_.text_data.empty()) texts_of(set, names);
   }

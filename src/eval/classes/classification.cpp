@@ -52,7 +52,7 @@ void ClassificationOptions::bind(config::Table& t) {
         "model.kind = \"linear_probe\": the name of the probe that ranks the classes")
       .on_resume(may);
   if (skip_unlabelled && !targets.empty())
-    t.error("skip_unlabelled", "there is targets too, which is read instead of label");
+    t.error("skip_unlabelled", "targets is set, too, and is read instead of label; leave one out");
 }
 
 std::vector<Metric> metrics(const ClassificationOptions& options) {

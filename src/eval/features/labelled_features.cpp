@@ -88,8 +88,8 @@ void refuse_nonfinite(const Context& context, const data::Dataset& set, const Fe
   if (bad == end) return;
   throw base::Error(
       base::Exit::nonfinite,
-      fmt::format("[data.{}]: the features \"{}\" of {} are not finite, and nothing can be fitted "
-                  "to them: its numbers are not, or the weights have diverged",
+      fmt::format("[data.{}]: the features \"{}\" of {} are not finite, so nothing can be fitted "
+                  "to them: this sample's values are not finite, or the weights have diverged",
                   set.name(), tap_of(context).name,
                   base::one_line(set.key((bad - table.x()) / table.features % set.size()))),
       true);

@@ -28,7 +28,7 @@ std::string problem_of_list(const std::vector<T>& list) {
   if (list.empty()) return "names no number";
   for (const T& value : list)
     if (std::count(list.begin(), list.end(), value) > 1)
-      return fmt::format("{} is there twice", value);
+      return fmt::format("{} is listed twice", value);
   return "";
 }
 

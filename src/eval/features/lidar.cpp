@@ -57,7 +57,7 @@ void Lidar::bind(config::Table& t) {
 void Lidar::check(const data::Dataset& set) const {
   RankMethod::check(set);
   if (set.size() < 2)
-    base::fail(base::Exit::data, "[data.{}] holds 1 image, and an effective rank needs 2 of them",
+    base::fail(base::Exit::data, "[data.{}] holds 1 image, but an effective rank needs at least 2",
                set.name());
 }
 

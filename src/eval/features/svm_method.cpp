@@ -26,9 +26,11 @@ void SvmMethod::bind_shared(config::Table& t, const std::string& costs_doc,
       .on_resume(may);
   bind_tap(t);
   if (!targets.empty() && num_classes == 0)
-    t.error("num_classes", "targets needs it: the number of values in that field");
+    t.error("num_classes",
+            "missing; with targets, set it to the number of values in the field of targets");
   if (targets.empty() && num_classes > 0)
-    t.error("num_classes", "without targets the labels give the classes; leave it out");
+    t.error("num_classes",
+            "without targets, the labels give the number of classes; leave the key out");
 }
 
 void SvmMethod::answer(const data::Dataset& set, const models::HostBatch& batch, int64_t i,

@@ -24,7 +24,7 @@ class CappaCaptionPass : public CaptionPass {
         steps_(model.decoder(), model.head()) {
     if (length_ > model.options().length())
       base::fail(base::Exit::config,
-                 "captions of {} tokens are asked for, and the texts of the model have {} "
+                 "captions of {} tokens are asked for, but the model's texts have at most {} "
                  "(model.seq_len); use a smaller max_length, or 0 for the whole length",
                  length_, model.options().length());
     CHECK(places_ >= 1 && length_ >= 1, "captions of {} tokens at {} places", length_, places_);

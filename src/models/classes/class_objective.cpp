@@ -44,13 +44,14 @@ void ClassLossOptions::bind_loss(config::Table& t, int64_t num_classes) {
                 : "label_smoothing needs a second class");
   if (!targets.empty() && label_smoothing > 0)
     t.error("label_smoothing",
-            "it is about labels; targets gives each class its own number: remove one of them");
+            "applies only to labels, but targets gives each class its own number: remove one of "
+            "the two");
   if (beta != 1 && loss != kernels::ClassLoss::smooth_l1)
-    t.error("beta", "is about loss = \"smooth_l1\": remove it, or choose that loss");
+    t.error("beta", "applies only to loss = \"smooth_l1\": remove the key, or choose that loss");
   if (!targets.empty() && ignores_unknown && compares_values())
-    t.error("unknown", "-1 is a target like any other number with this loss: leave it out");
+    t.error("unknown", "with this loss a target of -1 is an ordinary number: leave the key out");
   if (!targets.empty() && ignores_unknown && loss == kernels::ClassLoss::softmax)
-    t.error("unknown", "a softmax has no single class that is not known: use loss = \"sigmoid\"");
+    t.error("unknown", "with a softmax no single class can be unknown: use loss = \"sigmoid\"");
 }
 
 std::pair<std::string, FeatureSpec> ClassObjective::feature() const {

@@ -67,9 +67,10 @@ LinearProbeModel::Probe LinearProbeModel::make_probe(const ProbeOptions& options
                "\"eval_mlp\"",
                key, probe.head->joins());
   if (probe.head->widths() != std::vector<int64_t>{options_.num_classes})
-    base::fail(base::Exit::config,
-               "{}: its head has outputs of {} values; it must have one of model.num_classes = {}",
-               key, fmt::join(probe.head->widths(), ", "), options_.num_classes);
+    base::fail(
+        base::Exit::config,
+        "{}: its head has outputs of {} values; it must have one output, of model.num_classes = {}",
+        key, fmt::join(probe.head->widths(), ", "), options_.num_classes);
   return probe;
 }
 

@@ -32,7 +32,8 @@ void ProbeOptions::bind(config::Table& t) {
       .on_resume(never);
   t.table("head", head, "what turns these values into a score for each class");
   if (pool == 0 && (pool_stride != 1 || pool_padding != 0))
-    t.error("pool", "pool_stride and pool_padding are there; give the size of the windows");
+    t.error("pool",
+            "missing, but pool_stride or pool_padding is set; give the size of the windows");
   if (2 * pool_padding > pool)
     t.error("pool_padding", fmt::format("{} is more than half of pool = {}, so a window could hold "
                                         "zeros alone",
@@ -56,10 +57,11 @@ void LinearProbeOptions::bind(config::Table& t) {
       .min(1)
       .check([this]() -> std::string {
         if (top.empty() || top.size() > size_t(kernels::RankHits::kMost))
-          return fmt::format("names {} numbers; give 1 to {}", top.size(),
+          return fmt::format("lists {} numbers; give 1 to {}", top.size(),
                              kernels::RankHits::kMost);
         for (int64_t k : top)
-          if (std::count(top.begin(), top.end(), k) > 1) return fmt::format("{} is there twice", k);
+          if (std::count(top.begin(), top.end(), k) > 1)
+            return fmt::format("{} is listed twice", k);
         return "";
       });
   t.table("trunk", trunk, "the part whose values are probed; nothing trains it");
@@ -68,7 +70,7 @@ void LinearProbeOptions::bind(config::Table& t) {
   std::vector<std::string> names;
   for (const ProbeOptions& probe : probes) {
     if (std::count(names.begin(), names.end(), probe.label()) > 0)
-      t.error("probe", fmt::format("two are named \"{}\"; give one another name", probe.label()));
+      t.error("probe", fmt::format("two probes are named \"{}\"; rename one", probe.label()));
     names.push_back(probe.label());
   }
   if (!trunk.options) return;

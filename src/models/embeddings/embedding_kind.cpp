@@ -22,10 +22,9 @@ EmbeddingParts find_label(const EmbeddingOptions& options, const EmbeddingNetwor
                           const MadeLabel& label) {
   need_one_output(options, network);
   if (network.widths().front() != label.classes)
-    options.refuse_last_head(
-        fmt::format("gives {} values, and {} = {} needs one for each; make its "
-                    "last layer that wide",
-                    network.widths().front(), label.key, label.classes));
+    options.refuse_last_head(fmt::format(
+        "gives {} values, but {} = {} needs as many; change the width of its last layer",
+        network.widths().front(), label.key, label.classes));
   return {.loss = make_label_loss(label),
           .loss_doc = "cross-entropy of the label that preprocessing made",
           .student_views = {},
@@ -43,8 +42,8 @@ EmbeddingParts find_in_bank(const EmbeddingOptions& options, const NceLossOption
   for (const int64_t width : network.widths())
     if (width != network.widths().front())
       options.refuse_last_head(
-          fmt::format("has outputs of {} values, and all must have the width of the "
-                      "memory's rows; end with a head of kind mlp",
+          fmt::format("has outputs of {} values, but all must be as wide as the memory's rows; end "
+                      "with a head of kind mlp",
                       fmt::join(network.widths(), ", ")));
   return {.loss = make_nce_loss(loss, network.widths().front(), list),
           .loss_doc = "loss of telling an image from random rows of the memory bank",
@@ -56,8 +55,8 @@ void need_one_output(const EmbeddingOptions& options, const EmbeddingNetwork& ne
   const std::vector<int64_t> widths = network.widths();
   if (widths.size() == 1) return;
   options.refuse_last_head(
-      fmt::format("has {} outputs, of {} values, and this loss reads one; end with a head of kind "
-                  "mlp or dino",
+      fmt::format("has {} outputs, of {} values, but this loss reads only one; end with a head of "
+                  "kind mlp or dino",
                   widths.size(), fmt::join(widths, ", ")));
 }
 

@@ -31,10 +31,9 @@ void EmbeddingModel::check_joins() const {
   const int64_t joins = network_.joins();
   if (joins == 1) return;
   if (parts_.teacher)
-    base::fail(
-        base::Exit::config,
-        "model.head: a head joins views, and this kind compares a teacher's single views with "
-        "them; leave it out");
+    base::fail(base::Exit::config,
+               "model.head: a head joins views, but this kind compares them with single views of a "
+               "teacher; leave that head out");
   if (views() % joins)
     base::fail(base::Exit::config,
                "model.head: towers = {} does not divide the {} views of an example; change it or "

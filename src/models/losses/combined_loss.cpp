@@ -110,14 +110,14 @@ void LossTermOptions::bind(config::Table& t) {
         const bool plain = std::ranges::all_of(name, [](char c) {
           return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
         });
-        return plain ? "" : "has other characters than a to z, 0 to 9 and _";
+        return plain ? "" : "may have only characters a to z, 0 to 9 and _";
       });
 }
 
 std::string LossTermOptions::views_problem(int64_t views) const {
   const Kind* row = kinds().find(kind);
   if (!row || (views >= row->least_views && views <= row->most_views)) return "";
-  return fmt::format("are {} of an image, and the loss \"{}\" compares {}{}; change model.views",
+  return fmt::format("make {} of an image, but the loss \"{}\" compares {}{}; change model.views",
                      views, kind, row->least_views,
                      row->most_views > row->least_views ? " or more" : "");
 }

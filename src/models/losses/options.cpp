@@ -116,7 +116,8 @@ void DeepclusterLossOptions::bind(config::Table& t) {
         if (clusters.empty() || clusters.size() > 64) return "needs 1 to 64 sets";
         const int64_t most = *std::max_element(clusters.begin(), clusters.end());
         return most > samples
-                   ? fmt::format("{} clusters of {} samples (model.loss.samples)", most, samples)
+                   ? fmt::format("{} clusters are more than the {} samples (model.loss.samples)",
+                                 most, samples)
                    : "";
       });
   t.key("kmeans_iterations", kmeans_iterations, "rounds of k-means at the start of an epoch")
@@ -132,7 +133,8 @@ void NceLossOptions::bind(config::Table& t) {
       .min(0)
       .max(INT32_MAX)
       .on_resume(never);
-  if (samples == 1) t.error("samples", "1 leaves no other image to tell apart; give 0 or more");
+  if (samples == 1)
+    t.error("samples", "1 leaves no other image to tell apart; give at least 2, or 0");
   t.key("negatives", negatives, "random rows of the memory that each embedding is compared with")
       .min(1);
   t.key("temperature", temperature, "cosines are divided by it").min(kLeastTemperature);
@@ -150,8 +152,9 @@ void NceLossOptions::bind(config::Table& t) {
         "output of the head that updates the memory; -1: every output in turn")
       .min(-1);
   if (update_output >= int64_t(loss_weights.size()))
-    t.error("update_output", fmt::format("{} is no output: loss_weights names {} of them",
-                                         update_output, loss_weights.size()));
+    t.error("update_output",
+            fmt::format("there is no output {}: loss_weights lists {}, counted from 0",
+                        update_output, loss_weights.size()));
 }
 
 void SigmoidLossOptions::bind(config::Table& t) {

@@ -29,8 +29,8 @@ void EncoderOptions::bind(config::Table& t) {
     auto found = kVariants.find(variant.substr(0, slash));
     int64_t size = slash == std::string::npos ? 0 : std::atoll(variant.c_str() + slash + 1);
     if (found == kVariants.end() || size <= 0) {
-      t.error("variant", fmt::format("\"{}\" is no variant; give NAME/PATCH as \"B/16\", NAME one "
-                                     "of mu Ti S M B L So400m H g g-opt G G-opt e",
+      t.error("variant", fmt::format("\"{}\" is not a variant; give NAME/PATCH such as \"B/16\", "
+                                     "with a NAME of mu Ti S M B L So400m H g g-opt G G-opt e",
                                      variant));
     } else {
       const Variant& v = found->second;

@@ -365,7 +365,7 @@ TEST(Scoring, RefusesWhatItCannotScore) {
     }
   };
   refuses(labelled(3, "keep(\"image\", \"labels\")"), kClassKeys, "needs the field label");
-  refuses(rig::numbers("label", 3), kClassKeys, "no tokenize makes the field \"labels\"");
+  refuses(rig::numbers("label", 3), kClassKeys, "no op tokenize makes the field \"labels\"");
   refuses(labelled(3), "classes = [\"cat\", \"hippopotamus\"]", "\"hippopotamus\" has 13 tokens");
   refuses(labelled(3), "classes_file = \"/no/such/file\"", "no file '/no/such/file'");
   // Sample 1 has label 5, and there are captions of two classes.
@@ -391,11 +391,11 @@ TEST(Scoring, RefusesWhatItCannotScore) {
 TEST(Scoring, RefusesKeysThatMeanNothing) {
   for (const auto& [keys, part] :
        {std::pair<std::string, const char*>{"", "missing"},
-        {std::string(kClassKeys) + "classes_file = \"a\"", "give one of them"},
+        {std::string(kClassKeys) + "classes_file = \"a\"", "give one of the two"},
         {std::string(kClassKeys) + "prompts = []", "names no prompt"},
-        {std::string(kClassKeys) + "prompts = [\"a\"]", "does not have {} once"},
-        {std::string(kClassKeys) + "prompts = [\"{} {}\"]", "does not have {} once"},
-        {std::string(kClassKeys) + "k = [2, 2]", "2 is there twice"}}) {
+        {std::string(kClassKeys) + "prompts = [\"a\"]", "must have {} exactly once"},
+        {std::string(kClassKeys) + "prompts = [\"{} {}\"]", "must have {} exactly once"},
+        {std::string(kClassKeys) + "k = [2, 2]", "2 is listed twice"}}) {
     rig::Root root;
     config::Deck deck(
         config::DeckSource{

@@ -103,10 +103,10 @@ TEST(CombinedLoss, KeysAreChecked) {
     EXPECT_NE(text.find(part), text.npos) << text;
   };
   has(problems("2", ""), "add a [[model.loss]] table");
-  has(problems("3", barlow), "are 3 of an image, and the loss \"barlow_twins\" compares 2");
-  has(problems("1", simclr), "are 1 of an image, and the loss \"simclr\" compares 2 or more");
+  has(problems("3", barlow), "make 3 of an image, but the loss \"barlow_twins\" compares 2");
+  has(problems("1", simclr), "make 1 of an image, but the loss \"simclr\" compares 2 or more");
   has(problems("2", simclr + simclr), "two measures are named \"simclr\"");
-  has(problems("2", simclr + "name = 'a b'\n"), "other characters");
+  has(problems("2", simclr + "name = 'a b'\n"), "may have only characters a to z");
   has(problems("2", "[[model.loss]]\nkind = 'moco'\n"), "barlow_twins");
   has(problems("2", simclr + "weight = -1\n"), "weight");
 }

@@ -332,7 +332,7 @@ TEST(LinearProbes, RefuseWhatDoesNotFit) {
   refused("channels = 8", "channels = 16", {"channels = 16", "res3", "8"});
   refused("layers = [5]", "layers = [4]", {"model.num_classes = 5", "4"});
   refused("pool_padding = 2", "pool_padding = 3", {"pool_padding"});
-  refused("name = \"top\"", "name = \"res3\"", {"two are named \"res3\""});
+  refused("name = \"top\"", "name = \"res3\"", {"two probes are named \"res3\""});
   refused("top = [1, 2]", "top = []", {"top"});
 }
 

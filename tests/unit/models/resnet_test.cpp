@@ -287,7 +287,7 @@ TEST(Resnet, KeysAreChecked) {
   EXPECT_EQ(problems_of("norm = \"group\"\n"), "");
   EXPECT_EQ(problems_of("norm = \"group\"\nwidth = 12\nnorm_groups = 1\n"), "");
   for (auto [text, part] :
-       {std::pair{"depth = 20\n", "20 is no depth of a ResNet"},
+       {std::pair{"depth = 20\n", "20 is not a depth of a ResNet"},
         {"depth = 18\ngroups = 2\n", "depth 18 has basic blocks"},
         {"layer4_stride = 3\n", "layer4_stride"},
         {"norm_groups = 16\n", "trunk.norm_groups: 16 groups of channels are of no use"},
@@ -298,7 +298,7 @@ TEST(Resnet, KeysAreChecked) {
         {"norm = \"group\"\ngroups = 2\nwidth_per_group = 24\n", "give a divisor of 16"},
         {"norm = \"group\"\nnorm_groups = 0\n", "norm_groups"},
         {"norm = \"group\"\ngroup_examples = 8\n",
-         "trunk.group_examples: 8 examples share statistics of batch norm only"},
+         "trunk.group_examples: 8 examples could share statistics only with norm = \"batch\""},
         {"norm = \"layer\"\n", "trunk.norm"},
         {"width = 8\nwidth_per_group = 4\n", "leaves bottlenecks without channels"}})
     EXPECT_NE(problems_of(text).find(part), std::string::npos) << problems_of(text);

@@ -12,7 +12,8 @@ struct BarlowTwinsOptions : EmbeddingOptions {
     EmbeddingOptions::bind(t);
     t.table("loss", loss, "the loss of the embeddings");
     if (rows_of_example() != 2)
-      t.error("views", fmt::format("are {} of an image; the loss compares two", rows_of_example()));
+      t.error("views",
+              fmt::format("make {} of an image, but the loss compares two", rows_of_example()));
   }
   EmbeddingParts parts(const EmbeddingNetwork& network, ParameterList&) const {
     need_one_output(*this, network);

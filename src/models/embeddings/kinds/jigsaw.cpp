@@ -14,12 +14,13 @@ struct JigsawOptions : EmbeddingOptions {
     bind_made_classes(t, "permutations", permutations,
                       "orders of op shuffle_patches; the last head has a score for each");
     if (views.groups.size() != 1 || rows_of_example() != 1)
-      t.error("views",
-              fmt::format("are {} patches in {} groups, and heads join {} of them into {} rows; "
-                          "use one group and a head of kind siamese_concat_view with towers = {}",
-                          views.count(), views.groups.size(),
-                          views.count() / std::max<int64_t>(1, rows_of_example()),
-                          rows_of_example(), views.count()));
+      t.error(
+          "views",
+          fmt::format("make {} patches in {} groups, and heads join {} patches each into {} rows; "
+                      "use one group and a head of kind siamese_concat_view with towers = {}",
+                      views.count(), views.groups.size(),
+                      views.count() / std::max<int64_t>(1, rows_of_example()), rows_of_example(),
+                      views.count()));
   }
   EmbeddingParts parts(const EmbeddingNetwork& network, ParameterList&) const {
     EmbeddingParts parts =

@@ -14,8 +14,8 @@ struct NpidOptions : EmbeddingOptions, CountsSamples {
     EmbeddingOptions::bind(t);
     t.table("loss", loss, "the loss of the embeddings");
     if (rows_of_example() != 1)
-      t.error("views", fmt::format("are {} of an image; the memory bank takes one, or several that "
-                                   "a head of kind siamese_concat_view joins",
+      t.error("views", fmt::format("make {} of an image, but the memory bank takes one; a head of "
+                                   "kind siamese_concat_view can join several",
                                    rows_of_example()));
   }
   int64_t& samples() override { return loss.samples; }

@@ -21,10 +21,9 @@ struct PirlOptions : EmbeddingOptions {
     const auto* head =
         heads.empty() ? nullptr : dynamic_cast<const PatchHeadOptions*>(heads.back().options.get());
     if (heads.size() != 1 || !head || head->patches + 1 != views.count())
-      t.error("views",
-              fmt::format("are {} of an image, the image and its patches; use one head, of kind "
-                          "image_and_patches with patches = {}",
-                          views.count(), views.count() - 1));
+      t.error("views", fmt::format("make {} of an image, which are the image and its patches; use "
+                                   "one head, of kind image_and_patches with patches = {}",
+                                   views.count(), views.count() - 1));
   }
   EmbeddingParts parts(const EmbeddingNetwork& network, ParameterList& list) const {
     EmbeddingParts parts = find_in_bank(*this, loss, network, list);

@@ -13,7 +13,7 @@ struct RotnetOptions : EmbeddingOptions {
     bind_made_classes(t, "angles", angles,
                       "angles of op rotate; the last head has a score for each");
     if (rows_of_example() != 1)
-      t.error("views", fmt::format("are {} of an image, and op rotate turns one", views.count()));
+      t.error("views", fmt::format("make {} of an image, but op rotate turns one", views.count()));
   }
   EmbeddingParts parts(const EmbeddingNetwork& network, ParameterList&) const {
     return find_label(*this, network,

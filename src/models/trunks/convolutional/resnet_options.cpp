@@ -32,10 +32,9 @@ void check_norm(config::Table& t, const ResnetConfig& c) {
     return;
   }
   if (c.group_examples != 0)
-    t.error("group_examples",
-            fmt::format("{} examples share statistics of batch norm only, and norm is \"group\"; "
-                        "leave the key out",
-                        c.group_examples));
+    t.error("group_examples", fmt::format("{} examples could share statistics only with norm = "
+                                          "\"batch\", and norm is \"group\"; leave the key out",
+                                          c.group_examples));
   if (c.norm_groups < 1) return;  // min(1) reports it
   const int64_t divisor = common_divisor_of_channels(c);
   if (divisor % c.norm_groups != 0)
@@ -106,7 +105,7 @@ void ResnetTrunkOptions::bind(config::Table& t) {
     c.bottleneck = has_bottlenecks(depth);
   } else {
     t.error("depth",
-            fmt::format("{} is no depth of a ResNet; give 18, 34, 50, 101, 152 or 200", depth));
+            fmt::format("{} is not a depth of a ResNet; give 18, 34, 50, 101, 152 or 200", depth));
   }
   if (!c.bottleneck && (c.groups != 1 || c.width_per_group != 64))
     t.error(c.groups != 1 ? "groups" : "width_per_group",
