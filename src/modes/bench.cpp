@@ -64,7 +64,7 @@ void print_step(Job& job, const StepTimes& times, const Pace& pace) {
       pace.peak > 0
           ? fmt::format("{:.1f} % of {:.1f} {}", 100 * pace.flops / median * 1e3 / pace.peak,
                         pace.peak / 1e9, source)
-          : "an unknown part of the GPU's peak",
+          : "an unknown share of the GPU's peak",
       times.loss);
   const size_t alone = times.alone.size(), at_speed = times.at_speed.size();
   auto steady = [](const std::vector<double>& ms) {

@@ -153,8 +153,8 @@ void CaptionRun::set_up() {
   weights_ = weight_sources(world(), recipe_, "caption.from", from);
   if (options.weights == eval::Weights::ema && !weights_.front().is_checkpoint())
     base::fail(base::Exit::config,
-               "caption.weights: \"ema\" is the average of the weights, and {} holds none; name a "
-               "checkpoint of a run with [ema]",
+               "caption.weights: \"ema\" needs the average of the weights, but {} holds no "
+               "average; name a checkpoint of a run with [ema]",
                weights_.front().path);
   open_files(set, files);
   if (!options.out.empty())

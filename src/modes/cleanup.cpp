@@ -89,9 +89,9 @@ std::string clean_up_here(const std::string& directory) {
   constexpr size_t kMostListed = 5;
   std::vector<std::string> listed = swept.kept;
   if (listed.size() > kMostListed) listed.resize(kMostListed);
-  return fmt::format("{} files of the run were removed from {}; what it did not write stays{}{}",
-                     swept.removed, directory, listed.empty() ? "" : ": ",
-                     base::join(listed, ", ")) +
+  return fmt::format(
+             "{} files of the run were removed from {}; files that the run did not write stay{}{}",
+             swept.removed, directory, listed.empty() ? "" : ": ", base::join(listed, ", ")) +
          (swept.kept.size() > kMostListed
               ? fmt::format(" and {} more", swept.kept.size() - kMostListed)
               : "");

@@ -61,7 +61,7 @@ void CutCall::add(const std::string& key, const std::string& row, eval::Journal&
       rows.close();
       io::remove_tree(journal_of(key));
     } catch (const io::Failure& e) {
-      base::log::warning("{}; this evaluation is made again if the call is cut off", e.what());
+      base::log::warning("{}; this evaluation will be made again if the call is cut off", e.what());
     }
     return std::string();
   });
@@ -72,7 +72,7 @@ void CutCall::remove() {
   try {
     io::remove_tree(folder_);
   } catch (const io::Failure& e) {
-    base::log::warning("{}; it can be removed", e.what());
+    base::log::warning("{}; remove it yourself", e.what());
   }
 }
 

@@ -131,13 +131,12 @@ void Evaluator::refuse_average() const {
   for (const WeightSource& source : sources_)
     for (const Evaluation& e : evaluations_)
       if (!source.is_checkpoint() && e.options.weights == eval::Weights::ema)
-        throw base::Error(
-            base::Exit::config,
-            fmt::format("evaluate.evaluators: \"{}\" runs on the average of the weights, and {} "
-                        "holds none; name evaluators on the weights themselves, or a checkpoint "
-                        "of a run with [ema]",
-                        e.name, source.path),
-            true);
+        throw base::Error(base::Exit::config,
+                          fmt::format("evaluate.evaluators: \"{}\" runs on the average of the "
+                                      "weights, but {} holds no average; name evaluators with "
+                                      "weights = \"raw\", or a checkpoint of a run with [ema]",
+                                      e.name, source.path),
+                          true);
 }
 
 void Evaluator::print_head() {

@@ -104,7 +104,7 @@ class FeatureRows : public RowMaker {
            std::string& bytes) const {
     for (const float value : values)
       if (!std::isfinite(value))
-        base::fail(base::Exit::nonfinite, "{}: tap {} gives {}, which is no finite number",
+        base::fail(base::Exit::nonfinite, "{}: tap {} gives {}, which is not a finite number",
                    batch.name(i), t.tap.name, value);
     if (t.tap.whole) {
       const auto number = int32_t(values[0]);
@@ -120,7 +120,7 @@ class FeatureRows : public RowMaker {
       const uint16_t bits = kernels::loops::round_to_f16(value).bits;
       if ((bits & 0x7FFF) == kInfinite)
         base::fail(base::Exit::config,
-                   "extract.dtype: {} has the feature {:g} at tap {}, and float16 ends at 65504; "
+                   "extract.dtype: {} has the feature {:g} at tap {}, but float16 ends at 65504; "
                    "use \"float32\", or another tap",
                    batch.name(i), value, t.tap.name);
       bytes.append(reinterpret_cast<const char*>(&bits), sizeof bits);

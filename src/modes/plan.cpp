@@ -127,8 +127,8 @@ void print_memory_and_traffic(const Plan& plan) {
             base::mebibytes(total));
   if (plan.memory.count("scratch"))
     log::line(
-        "           beside it: what CUDA, its libraries and NCCL keep for themselves (--mode bench "
-        "shows how much)");
+        "           in addition: what CUDA, its libraries and NCCL keep for themselves (--mode "
+        "bench shows how much)");
   log::line("traffic  per rank and step");
   auto traffic = [](const char* name, const comm::Traffic& t) {
     if (t.calls)

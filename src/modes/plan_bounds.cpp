@@ -69,9 +69,9 @@ void print_bounds(const train::Recipe& recipe, const Plan& plan) {
   std::sort(kinds.begin(), kinds.end(),
             [](const Bound& a, const Bound& b) { return a.reached_ms > b.reached_ms; });
   log::line(
-      "bounds   per rank and step, each call at the FLOPs or the bytes of an H200, whichever takes "
-      "longer: by its data sheet ({}{}: {}), then as far as large products and copies reach it "
-      "({}); all rows of text",
+      "bounds   per rank and step, the least time on an H200 with each call limited by compute or "
+      "memory: at the speed of its data sheet ({}{}: {}), then at the speed of large products and "
+      "copies ({}); all rows of text",
       name_of(compute), given > 0 ? ", profile.peak_tflops" : "", listed.text(), reached.text());
   int small = 0;
   for (const Bound& b : kinds) {

@@ -57,7 +57,7 @@ class PredictionRows : public RowMaker {
       out[c].resize(size_t(batch.count * rows[c].row_bytes()));
       for (int64_t i = 0; i < batch.count * rows[c].elements(); ++i)
         if (!finite(views[c], i))
-          base::fail(base::Exit::nonfinite, "{}: its {} is no finite number",
+          base::fail(base::Exit::nonfinite, "{}: its {} is not a finite number",
                      batch.name(i / rows[c].elements()), types[c].name);
     }
     return out;

@@ -102,8 +102,8 @@ void RowWriter::set_up() {
                 .front();
   if (mode_.options.average && !source_.is_checkpoint())
     throw base::Error(base::Exit::config,
-                      fmt::format("{}.weights: \"ema\" needs the average of the weights, and {} "
-                                  "holds none; name a checkpoint of a run with [ema]",
+                      fmt::format("{}.weights: \"ema\" needs the average of the weights, but {} "
+                                  "holds no average; name a checkpoint of a run with [ema]",
                                   mode_.name, source_.path),
                       true);
   job_.stage_data(poll);
@@ -291,10 +291,10 @@ int RowWriter::run() {
       load_weights(job_, source_, mode_.options.average, [this] { stop_while_starting(); });
   open_file(step);
   base::set_phase(mode_.name);
-  log::line(
-      "out      {}  {} rows, {} MiB{}", out_, base::with_commas(set().size()),
-      base::mebibytes(file_->bytes()),
-      begun_at_ > 0 ? fmt::format(", {} of them are there", base::with_commas(begun_at_)) : "");
+  log::line("out      {}  {} rows, {} MiB{}", out_, base::with_commas(set().size()),
+            base::mebibytes(file_->bytes()),
+            begun_at_ > 0 ? fmt::format(", {} of them written before", base::with_commas(begun_at_))
+                          : "");
   if (!file_->complete() && !make_rows()) return leave();
   log::line("done     exit=0 out={} rows={} s={:.1f}", out_, set().size(), watch.seconds());
   return 0;

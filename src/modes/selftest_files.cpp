@@ -205,13 +205,13 @@ Row check_room(Place& place, int64_t free) {
   auto mib = [](int64_t b) { return base::mebibytes(b) + " MiB"; };
   row.text = fmt::format("{} free", mib(free));
   if (bytes == 0) return row;
-  row.text += fmt::format("; a checkpoint has {}, and {} are there at a time", mib(bytes), kept);
+  row.text += fmt::format("; a checkpoint has {}, and up to {} exist at a time", mib(bytes), kept);
   if (free < bytes)
-    row.bad.push_back({0, fmt::format("{}: {} free, and a checkpoint has {}", place.recipe.run.dir,
-                                      mib(free), mib(bytes))});
+    row.bad.push_back({0, fmt::format("{}: only {} free, but a checkpoint has {}",
+                                      place.recipe.run.dir, mib(free), mib(bytes))});
   else if (free / kept < bytes)
     row.warned.push_back(
-        {0, fmt::format("{}: {} free, and {} checkpoints of {} are there at a time",
+        {0, fmt::format("{}: only {} free, but up to {} checkpoints of {} exist at a time",
                         place.recipe.run.dir, mib(free), kept, mib(bytes))});
   return row;
 }

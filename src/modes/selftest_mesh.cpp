@@ -113,8 +113,8 @@ std::string too_large(Place& place, const Needs& needs, size_t& shapes) {
   comm::Comm& world = place.world();
   const int64_t room = world.min(available_bytes() / place.session.local_size());
   if (place.device.kind == device::Kind::cpu && needs.bytes > room / 2)
-    return fmt::format("a rank needs {} MiB of {} MiB", base::mebibytes(needs.bytes),
-                       base::mebibytes(room));
+    return fmt::format("a rank needs {} MiB, more than half of its {} MiB",
+                       base::mebibytes(needs.bytes), base::mebibytes(room));
   need_speeds(place, 0.3);
   double flops = 0;
   for (const Speed& speed : place.speeds) flops += speed.mean_flops;
@@ -124,7 +124,7 @@ std::string too_large(Place& place, const Needs& needs, size_t& shapes) {
   const double runs = limit_s / (step_s * kSteps);
   const size_t least = std::min<size_t>(shapes, 2);
   if (runs < double(least + 1))
-    return fmt::format("{} steps would take about {:.0f} s, and selftest.mesh_s = {:g}",
+    return fmt::format("{} steps would take about {:.0f} s, but selftest.mesh_s = {:g}",
                        kSteps * int(least + 1), step_s * kSteps * double(least + 1), limit_s);
   shapes = std::min(shapes, size_t(runs) - 1);
   return "";
@@ -184,7 +184,7 @@ Row check_meshes(Place& place) {
       if (counts[digests[size_t(r)]] < most ||
           (2 * most == ranks && digests[size_t(r)] != digests[0]))
         row.bad.push_back(
-            {r, fmt::format("has another loss or norm than other ranks on {}", name)});
+            {r, fmt::format("its loss or norms differ from the other ranks' on {}", name)});
     if (i == 0) reference = numbers;
     const bool again = i == shapes.size();
     const bool alike =

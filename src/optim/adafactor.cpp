@@ -33,7 +33,7 @@ void AdafactorOptions::bind(config::Table& t) {
   t.key("clipping_threshold", clipping_threshold,
         "limits the RMS of each tensor's scaled gradient; 0 = off")
       .min(0);
-  if (momentum == 1) t.error("momentum", "1 would never let a gradient in");
+  if (momentum == 1) t.error("momentum", "1 would ignore all gradients; give less than 1");
 }
 
 int64_t AdafactorOptions::element_state_bytes(const std::vector<int64_t>& shape) const {

@@ -22,7 +22,8 @@ void AdamwOptions::bind(config::Table& t) {
       .on_resume(config::OnResume::never);
   t.choice("correction", exact_correction, {{"f32", false}, {"f64", true}},
            "precision of 1 - b^step: f32 as optax, f64 as PyTorch");
-  if (b1 == 1 || b2 == 1) t.error(b1 == 1 ? "b1" : "b2", "1 would never let a gradient in");
+  if (b1 == 1 || b2 == 1)
+    t.error(b1 == 1 ? "b1" : "b2", "1 would ignore all gradients; give less than 1");
 }
 
 float bias_correction(double b, int64_t step, bool exact) {

@@ -24,7 +24,7 @@ void EmaOptions::bind(config::Table& t) {
              "reaches further back with a longer time")
       .above(0)
       .on_resume(may);
-  if (decay == 1) t.error("decay", "1 would never let a weight in");
+  if (decay == 1) t.error("decay", "1 would ignore all weights of the run; give less than 1");
 }
 
 EmaRule::EmaRule(const EmaOptions& options, const Clock& clock)

@@ -14,7 +14,8 @@ void LionOptions::bind(config::Table& t) {
            {{"f32", device::DType::f32}, {"bf16", device::DType::bf16}},
            "how the mean of gradients is stored")
       .on_resume(config::OnResume::never);
-  if (b1 == 1 || b2 == 1) t.error(b1 == 1 ? "b1" : "b2", "1 would never let a gradient in");
+  if (b1 == 1 || b2 == 1)
+    t.error(b1 == 1 ? "b1" : "b2", "1 would ignore all gradients; give less than 1");
 }
 
 namespace {

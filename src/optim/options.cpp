@@ -56,7 +56,7 @@ void Rule::bind(config::Table& t) {
       "[optimizer]");
   if (match.empty() && of.empty()) t.error("match", "missing; give match, of, or both");
   if (frozen && frozen_until.set())
-    t.error("frozen_until", "frozen = true holds for ever; give one of them");
+    t.error("frozen_until", "frozen = true freezes for the whole run; give one of the two");
   if (decay_scale < 0 && decay_scale > -1) t.error("decay_scale", "must be -1 or at least 0");
   if (!match.empty() && match.front() == '/')
     t.error("match", "parameter paths do not begin with \"/\"");
@@ -88,8 +88,8 @@ void LossScaleOptions::bind(config::Table& t) {
       .above(0)
       .max(0x1p60)
       .on_resume(may);
-  if (backoff == 1) t.error("backoff", "1 would repeat the overflow for ever");
-  if (init < min) t.error("init", fmt::format("{:g} lies below min = {:g}", init, min));
+  if (backoff == 1) t.error("backoff", "1 would repeat the overflow forever; give less than 1");
+  if (init < min) t.error("init", fmt::format("{:g} is less than min = {:g}", init, min));
 }
 
 void OptimizerOptions::bind(config::Table& t) {
@@ -136,11 +136,11 @@ void OptimizerOptions::check(config::Table& t) const {
   for (const Rule& rule : rules) check_method(rule.method.get(), rule.kind);
   if (trust && weight_decay > 0 && decay_form != DecayForm::gradient)
     t.error("decay_form",
-            "with [optimizer.trust] the decay is part of the scaled gradient: "
-            "\"gradient\"");
+            "with [optimizer.trust] the decay is part of the scaled gradient; use \"gradient\"");
   for (size_t r = 0; r < rules.size(); ++r)
     if (!rules[r].trust && !trust)
-      t.error(fmt::format("rule.{}.trust", r), "there is no [optimizer.trust]");
+      t.error(fmt::format("rule.{}.trust", r),
+              "applies only with [optimizer.trust]; add that table, or leave the key out");
 }
 
 const MethodOptions& OptimizerOptions::method_options(int rule) const {
@@ -331,8 +331,8 @@ class PolicyResolver {
       if (!resolved && (named || name == "default")) continue;
       out_.problems.push_back(
           {"schedule." + name,
-           named ? "no parameter uses this schedule: those that a [[optimizer.rule]] with it "
-                   "matches are frozen, without decay, or taken by an earlier rule"
+           named ? "no parameter uses this schedule: each one that its [[optimizer.rule]] matches "
+                   "is frozen, has no decay, or belongs to an earlier rule"
                  : fmt::format("no [[optimizer.rule]] names this schedule; parameters without one "
                                "use [schedule.default]{}",
                                name == "default" ? ", and every rule names another" : "")});

@@ -137,11 +137,12 @@ void PhasesShape::find_problems(const Clock&, const std::string& name,
   if (open ? sum >= 1 && phases.size() > 1 : std::abs(sum - 1) > 1e-3)
     out.push_back(
         {fmt::format("{}.phase.{}.length", name, phases.size() - 1),
-         open ? fmt::format(
-                    "the phases before the last have a sum of {:g}, which leaves it nothing", sum)
-              : fmt::format("the lengths have a sum of {:g}, must be 1; the last one may be left "
-                            "out",
-                            sum)});
+         open
+             ? fmt::format(
+                   "the phases before the last add up to {:g}, so the last one has no length", sum)
+             : fmt::format(
+                   "the lengths add up to {:g}, but must add up to 1; the last one may be left out",
+                   sum)});
 }
 
 std::shared_ptr<const PhaseShape> Phase::curve() const {

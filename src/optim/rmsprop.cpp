@@ -17,8 +17,8 @@ void RmspropOptions::bind(config::Table& t) {
   t.key("centered", centered,
         "divide by the root of the gradient's variance: its mean is taken off, one state more")
       .on_resume(config::OnResume::never);
-  if (alpha == 1) t.error("alpha", "1 would never let a gradient in");
-  if (momentum == 1) t.error("momentum", "1 would never let an update fade");
+  if (alpha == 1) t.error("alpha", "1 would ignore all gradients; give less than 1");
+  if (momentum == 1) t.error("momentum", "1 would keep every update forever; give less than 1");
 }
 
 namespace {

@@ -15,7 +15,8 @@ void TrustOptions::bind(config::Table& t) {
   t.key("clip", clip, "larc: the ratio only lowers the rate: min(ratio / rate, 1)");
   t.key("exclude_vectors", exclude_vectors,
         "tensors of one dimension (biases, norms) keep their gradients");
-  if (rule == kernels::Trust::lars && clip) t.error("clip", "is larc's; rule is \"lars\"");
+  if (rule == kernels::Trust::lars && clip)
+    t.error("clip", "applies only to rule = \"larc\", and rule is \"lars\"; leave it out");
 }
 
 namespace {

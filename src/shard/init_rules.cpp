@@ -47,14 +47,14 @@ void InitRule::bind(config::Table& t) {
   if (std::string problem = base::pattern_problem(match); !problem.empty())
     t.error("match", problem);
   if (!has_scale(kind) && scale != 1)
-    t.error("scale", fmt::format("{:g} is of no use with kind = \"{}\"; leave it out", scale,
+    t.error("scale", fmt::format("{:g} has no effect with kind = \"{}\"; leave the key out", scale,
                                  base::name_of(kKindNames, kind)));
 }
 
 std::string InitRule::problem(const Parameter& parameter) const {
   if (!needs_fans(kind) || parameter.init.fan_in > 0) return "";
   return fmt::format(
-      "kind = \"{}\" needs an operand of products, and {} is none; take normal, uniform or "
+      "kind = \"{}\" needs a weight of a matrix product, but {} is not one; use normal, uniform or "
       "constant",
       base::name_of(kKindNames, kind), parameter.path);
 }

@@ -32,7 +32,7 @@ void StateStore::begin_step(const WeightStore& weights) {
 
 device::View StateStore::next(int parameter) const {
   const Parameter& p = fabric_.layout.parameters()[size_t(parameter)];
-  CHECK(kept_[size_t(p.unit)], "{} is no state that is kept here", p.path);
+  CHECK(kept_[size_t(p.unit)], "{} is not a state of this store", p.path);
   return whole(size_t(p.unit)).slice(p.offset, p.size);
 }
 

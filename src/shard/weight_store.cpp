@@ -336,7 +336,7 @@ void WeightStore::publish(bool changed_only) {
 }
 
 void WeightStore::initialise(uint64_t seed) {
-  CHECK(!rest_, "some tensors lie in another store");
+  CHECK(!rest_, "some tensors are in another store");
   for (size_t u = 0; u < units_.size(); ++u) {
     device::View mine = held(int(u));
     for (const Segment& s : fabric_.layout.segments(int(u), held_begin(int(u)), mine.count)) {

@@ -180,7 +180,7 @@ class Ema(harness.RunTest):
     def test_refused(self):
         decay = "ema.decay=0.9"
         other = 'eval.val_ema={kind="perplexity",data="train"}'
-        for words, text in ((["ema.decay=1"], "would never let a weight in"),
+        for words, text in ((["ema.decay=1"], "would ignore all weights of the run"),
                             (["ema.decay=-0.5"], "ema.decay"),
                             (["ema.decay=2"], "ema.decay"),
                             (["ema.decai=0.9"], "did you mean"),

@@ -175,7 +175,7 @@ class Rows(harness.RunTest):
         self.assertEqual([n for n in os.listdir(self.folder) if n.endswith((".part", ".progress"))], [])
         # The file is complete: the same command says this and changes nothing.
         before = os.stat(first).st_mtime_ns
-        self.extract(taps, ranks=2, mentions=("41 rows, 1 MiB, 41 of them are there", "done     exit=0"))
+        self.extract(taps, ranks=2, mentions=("41 rows, 1 MiB, 41 of them written before", "done     exit=0"))
         self.assertEqual(os.stat(first).st_mtime_ns, before)
 
     def test_float16(self):
@@ -258,7 +258,7 @@ class Rows(harness.RunTest):
             self.expect(2, words, "cannot be continued; remove it to begin anew", args=[
                 self.path, "--mode", "extract", *sets(f"extract.out={self.out}", "extract.data=pairs", *slow, *pairs)], ranks=2)
             self.assertEqual(rows(), stopped)
-        self.extract(*slow, ranks=2, mentions=(f"{stopped} of them are there", "rows=41 of=41"))
+        self.extract(*slow, ranks=2, mentions=(f"{stopped} of them written before", "rows=41 of=41"))
         self.assert_equal_files(whole, self.out)
         self.assertFalse(os.path.exists(progress))
 
@@ -284,7 +284,7 @@ class Rows(harness.RunTest):
         slot = {n: f"rows={n:020}" for n in (9, 12)}
         begin("".join(f"{slot[n] + ' xxh3=0000000000000000':<63}\n" for n in (9, 12)))
         self.extract("extract.batch=1", mentions=("out      ",))  # neither record is valid: all rows again
-        self.assertNotIn("are there", self.output)
+        self.assertNotIn("written before", self.output)
         with h5py.File(self.out) as f:
             self.assertTrue(f["features/pre_logits"][()].any(1).all())
         os.remove(self.out)
@@ -309,7 +309,7 @@ class Rows(harness.RunTest):
         self.extract(f"extract.from={self.folder}/one.npz")
         self.extract(f"extract.from={self.folder}/other.npz", code=2, mentions=("digest of the weights: then",), ranks=2)
         os.rename(self.folder + "/one.npz", self.folder + "/renamed.npz")
-        self.extract(f"extract.from={self.folder}/renamed.npz", mentions=("41 of them are there",), ranks=2)
+        self.extract(f"extract.from={self.folder}/renamed.npz", mentions=("41 of them written before",), ranks=2)
 
     def test_replaced_samples_are_named(self):
         """The row of a broken sample holds its substitute, and says so."""

@@ -75,7 +75,7 @@ class Cleanup(FastDev):
             os.makedirs(os.path.dirname(f"{self.dir}/{name}"), exist_ok=True)
             with open(f"{self.dir}/{name}", "w") as f:
                 f.write("mine")
-        self.expect(0, "what it did not write stays: checkpoints/notes.txt, logs/rank.log, notes.txt, own",
+        self.expect(0, "files that the run did not write stay: checkpoints/notes.txt, logs/rank.log, notes.txt, own",
                     args=[deck, *short, "--cleanup", "--set", "checkpoint.resume=never"])
         self.assertEqual(sorted(os.path.relpath(os.path.join(place, name), self.dir) for place, _, files in os.walk(self.dir)
                                 for name in files), ["checkpoints/notes.txt", "lock", "logs/rank.log", "notes.txt", "own/0000000001.h5"])

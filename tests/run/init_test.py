@@ -313,7 +313,7 @@ scale = 0.25
                     args=[self.deck(), "--mode", "plan", "--ranks", "2", "--set", "plan.parameters=true"])
         for old, new, words in (('"encoder/.*/kernel"', '"encoder/kernel/.*"', "matches no parameter"),
                                 ('"encoder/.*/bias"', '"encoder/.*/out/kernel"', "is never reached"),
-                                ('"constant"', '"lecun_normal"', "needs an operand of products"),
+                                ('"constant"', '"lecun_normal"', "needs a weight of a matrix product"),
                                 ('"normal"', '"normall"', "did you mean")):
             self.expect(2, "model.init", words, args=[self.deck(self.changed((old, new))), "--validate"])
 

@@ -362,7 +362,8 @@ TEST(Options, MistakesOfPublishedKeys) {
       {"kind = \"sgd\"\nweight_decay = 1\n[optimizer.trust]\n", "decay_form"},
       {"kind = \"adafactor\"\n[optimizer.trust]\n", "reads gradients before"},
       {"kind = \"adafactor\"\ndecay_form = \"gradient\"\n", "reads gradients before"},
-      {"kind = \"sgd\"\n[optimizer.trust]\nrule = \"lars\"\nclip = true\n", "is larc's"},
+      {"kind = \"sgd\"\n[optimizer.trust]\nrule = \"lars\"\nclip = true\n",
+       "applies only to rule = \"larc\""},
       {"[schedule.default]\nkind = \"phases\"\nphase = [{kind = \"multistep\", values = [1, 2], "
        "num_epochs = 9, milestones = [1, 2]}]\n",
        "need 1 milestones"},

@@ -108,12 +108,13 @@ TEST(Phases, ProblemsOfLengths) {
   EXPECT_EQ(problem("phase = [{value = 1}]\n"), "");
   EXPECT_EQ(problem("phase = [{length = 0.3}, {length = 0.7005}]\n"), "");
   EXPECT_NE(problem("").find("[[schedule.default.phase]]"), std::string::npos);
-  EXPECT_NE(problem("phase = [{length = 0.3}, {length = 0.6}]\n").find("0.9, must be 1"),
+  EXPECT_NE(problem("phase = [{length = 0.3}, {length = 0.6}]\n").find("0.9, but must add up to 1"),
             std::string::npos);
   EXPECT_NE(problem("phase = [{value = 1}, {length = 0.6}]\n").find("phase.0.length: missing"),
             std::string::npos);
-  EXPECT_NE(problem("phase = [{length = 0.5}, {length = 0.5}, {value = 1}]\n").find("nothing"),
-            std::string::npos);
+  EXPECT_NE(
+      problem("phase = [{length = 0.5}, {length = 0.5}, {value = 1}]\n").find("has no length"),
+      std::string::npos);
 }
 
 }  // namespace

@@ -87,7 +87,7 @@ TEST(InitRules, KeysAreChecked) {
                             {"match = \".*\"\n", "kind"},
                             {"match = \"(\"\nkind = \"ones\"\n", "init[0].match"},
                             {"match = \".*\"\nkind = \"normall\"\n", "normal"},
-                            {"match = \".*\"\nkind = \"ones\"\nscale = 2\n", "of no use"}})
+                            {"match = \".*\"\nkind = \"ones\"\nscale = 2\n", "has no effect"}})
     EXPECT_NE(problems_of(keys).find(part), std::string::npos) << problems_of(keys);
 }
 

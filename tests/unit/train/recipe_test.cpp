@@ -429,7 +429,7 @@ TEST(Recipe, KeysOfFurtherKinds) {
   EXPECT_EQ(CheckedDeck({rmsprop, "data.made.classes=3", "data.made.pattern=separable"}).problems(),
             "");
   expect_problem(CheckedDeck({"optimizer={ kind = \"rmsprop\", learning_rate = 1, alpha = 1 }"}),
-                 {"optimizer", "would never let a gradient in"});
+                 {"optimizer", "would ignore all gradients"});
   expect_problem(CheckedDeck({"data.made.pattern=separable"}),
                  {"data.made.pattern", "there are none: set classes"});
   const CheckedDeck after({"train.reduce_gradients=after_backward", "train.test_every=2"});
