@@ -12,8 +12,8 @@ namespace {
 
 constexpr const char* kLabel = "label";
 constexpr const char* kWays =
-    "give both one list of all classes, such as a file with a name per line (classes of a "
-    "class_folder, or class_number(\"FILE\"))";
+    "give both data sets one list of all classes, such as a file with a name per line (classes of "
+    "a class_folder, or class_number(\"FILE\"))";
 
 // Data sets whose labels mean the same classes.
 using Group = std::vector<std::string>;
@@ -77,8 +77,8 @@ std::string name_at(const Names& names, int64_t number) {
 std::string difference(int64_t at, const Names& own, const std::string& set, const Names& other,
                        const std::string& where) {
   return fmt::format(
-      "class {} is {} in [data.{}], and {} in {}: numbers of classes must mean the same", at,
-      name_at(own, at), set, name_at(other, at), where);
+      "class {} is {} in [data.{}], and {} in {}: a class number must mean the same class in both",
+      at, name_at(own, at), set, name_at(other, at), where);
 }
 
 void check_group(const Recipe& recipe, config::Deck& deck, const Group& group,
@@ -135,8 +135,8 @@ void check_texts(const Recipe& recipe, config::Deck& deck, const ClassSets& sets
       const int64_t at = data::text_of_another(texts.texts, list->names.names());
       if (at < 0) continue;
       deck.error(fmt::format("eval.{}.{}", name, texts.key),
-                 fmt::format("text {0} is {1}, and class {0} of [data.{2}] is {3}: text i is that "
-                             "of class i; give the texts in the order of the classes",
+                 fmt::format("text {0} is {1}, and class {0} of [data.{2}] is {3}: text i must "
+                             "describe class i; give the texts in the order of the classes",
                              at, name_at(texts.texts, at), set, name_at(list->names.names(), at)));
       break;
     }
@@ -184,8 +184,8 @@ std::string class_text_problem(const Recipe& recipe, const models::Model& made,
                                : data::first_difference(of_file, own);
     if (at < 0) return "";
     return fmt::format(
-        "{}: {}. Give the set the classes of the training again (the file's attribute classes); if "
-        "classes have new names and nothing else, add --allow-change {}",
+        "{}: {}. Give the data set the classes of the training again (the file's attribute "
+        "classes); if only names of classes have changed, add --allow-change {}",
         list->key, difference(at, own, set, of_file, fmt::format("the training of {}", file)),
         list->key);
   };

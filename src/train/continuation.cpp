@@ -51,7 +51,7 @@ bool Continuation::resume() {
   if (!attempt_.recipe.init.from.empty() || !attempt_.recipe.checkpoint.branch_from.empty())
     log::line(
         "init     this run goes on from its own checkpoint; init.from and checkpoint.branch_from "
-        "were for its start");
+        "applied only to its start");
   return true;
 }
 
@@ -88,8 +88,8 @@ void Continuation::check_data(const RunState& saved) const {
   const std::string& data = attempt_.state.data;
   if (saved.data.empty() || saved.data == data) return;
   const std::string text = fmt::format(
-      "the checkpoint was trained on {}, the deck's data are {} (in brackets: keys, sizes and "
-      "places)",
+      "the checkpoint was trained on {}, the deck's data are {} (in brackets: a fingerprint of "
+      "keys, sizes and places)",
       saved.data, data);
   if (attempt_.state.begins_data_anew(saved)) {
     log::line("data     {}; they begin anew (checkpoint.restart_data)", text);
@@ -98,12 +98,13 @@ void Continuation::check_data(const RunState& saved) const {
   const std::string key = attempt_.recipe.train.mixture.empty() ? "train.data" : "train.mixture";
   const std::vector<std::string>& allowed = attempt_.start.allow_change;
   if (std::find(allowed.begin(), allowed.end(), key) == allowed.end())
-    throw base::Error(base::Exit::config,
-                      fmt::format("{}: positions would mean other examples from here on. Restore "
-                                  "the data, or add --allow-change {}, or begin the data anew with "
-                                  "--set checkpoint.restart_data=true",
-                                  text, key),
-                      true);
+    throw base::Error(
+        base::Exit::config,
+        fmt::format(
+            "{}: from here on, positions would mean other examples. Restore the data, or add "
+            "--allow-change {}, or begin the data anew with --set checkpoint.restart_data=true",
+            text, key),
+        true);
   if (attempt_.leads()) log::warning("{} (--allow-change {})", text, key);
 }
 
@@ -129,9 +130,9 @@ void Continuation::check_batches(const RunState& saved) const {
   const int64_t offset = attempt_.state.progress.stream_offset;
   if (train.shuffle != data::Shuffle::stratified || offset % train.global_batch == 0) return;
   base::fail(base::Exit::config,
-             "train.global_batch: the checkpoint has batches of {} examples and stands within a "
-             "batch of {}, which shuffle = \"stratified\" cannot begin there: keep the batch size, "
-             "or continue from a step that is a multiple of {} examples",
+             "train.global_batch: the checkpoint has batches of {} examples, and its position is "
+             "inside a batch of {}, where shuffle = \"stratified\" cannot begin: keep the batch "
+             "size, or continue from a step that is a multiple of {} examples",
              saved.global_batch, train.global_batch, train.global_batch);
 }
 
@@ -221,7 +222,8 @@ void Continuation::count_lost(const records::Metrics& metrics) {
       std::max(known_lost_s_, metrics.lost_s(restored_attempt_, restored_uptime_s_)));
   if (lost <= 0) return;
   attempt_.state.progress.add(&Progress::Times::redone, lost, attempt_.pace.cores);
-  log::line("lost     {} of earlier attempts, after the checkpoint: done again", base::hms(lost));
+  log::line("lost     {} of earlier attempts, which came after the checkpoint, are done again",
+            base::hms(lost));
 }
 
 }  // namespace train

@@ -145,10 +145,10 @@ void print_unchecked_files(const Recipe& recipe, const config::Deck& deck) {
   for (const Place& place : places_of(recipe, deck)) {
     // Validation has already opened this tokenizer.
     if (place.key.starts_with("tokenizer.") && problem_of(place).text.empty()) continue;
-    std::printf("not looked at: %s = %s\n", place.key.c_str(), place.text.c_str());
+    std::printf("not checked: %s = %s\n", place.key.c_str(), place.text.c_str());
     any = true;
   }
-  if (any) std::printf("--validate --files looks at them\n");
+  if (any) std::printf("--validate --files checks these files\n");
 }
 
 }  // namespace train

@@ -51,7 +51,7 @@ Guard::Verdict Guard::judge(int64_t step, const step::StepReport& report,
     return Verdict{
         Action::give_up,
         fmt::format(
-            "{}{}. No checkpoint of it was written, the newest one is intact: lower "
+            "{}{}. No checkpoint of this step was written, and the newest one is intact: lower "
             "optimizer.learning_rate, set optimizer.clip_norm or guard.nonfinite, and start again",
             problem, why)};
   };
@@ -67,7 +67,8 @@ Guard::Verdict Guard::judge(int64_t step, const step::StepReport& report,
                         report.gradients.loss_scale, report.gradients.next_loss_scale)};
   if (report.dropped()) return {Action::drop, problem + ": no update"};
   if (options_.nonfinite == GuardOptions::Nonfinite::rewind) return {Action::rewind, problem};
-  if (!sound) return give_up(": too late to skip it (guard.nonfinite = \"rewind\" could go back)");
+  if (!sound)
+    return give_up(": too late to skip the step (guard.nonfinite = \"rewind\" could go back)");
   return {Action::skip, problem};
 }
 

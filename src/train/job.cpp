@@ -156,9 +156,9 @@ void Job::check_lists(const std::string& classes, const std::string& tokenizers,
       if (name.empty() || !other || allows_change(access_.allow_change, "tokenizer." + name))
         continue;
       base::fail(base::Exit::config,
-                 "tokenizer.{0}: its file is not the one of the training of {1}, so ids may mean "
-                 "other texts: name that file; if ids mean the same, add --allow-change "
-                 "tokenizer.{0}",
+                 "tokenizer.{0}: its file differs from the file of the training of {1}, so ids may "
+                 "mean other texts: name the file of the training; if ids mean the same texts, add "
+                 "--allow-change tokenizer.{0}",
                  name, file);
     }
     return std::string();
@@ -216,12 +216,11 @@ void Job::count_samples() const {
   int64_t* samples = models::samples_left_to_data(recipe_.model);
   if (!samples) return;
   if (!recipe_.train.mixture.empty())
-    base::fail(
-        base::Exit::config,
-        "model.loss.samples: train.mixture has several data sets, whose places overlap; name "
-        "one in train.data");
+    base::fail(base::Exit::config,
+               "model.loss.samples: train.mixture has several data sets, whose sample numbers "
+               "overlap; name one set in train.data");
   *samples = data_ ? data_->size() : open_set(recipe_.train.data)->size();
-  base::log::line("samples  model.loss.samples = {}, those of [data.{}]",
+  base::log::line("samples  model.loss.samples = {}, the size of [data.{}]",
                   base::with_commas(*samples), recipe_.train.data);
 }
 

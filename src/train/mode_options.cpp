@@ -117,7 +117,7 @@ void ExtractOptions::bind(config::Table& t) {
       .check([this] {
         for (const std::string& tap : taps)
           if (std::count(taps.begin(), taps.end(), tap) > 1)
-            return fmt::format("\"{}\" is there twice", tap);
+            return fmt::format("\"{}\" is listed twice", tap);
         return std::string();
       })
       .on_resume(may);

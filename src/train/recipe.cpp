@@ -122,7 +122,7 @@ void TrainOptions::bind(config::Table& t) {
   if (data.empty() && mixture.empty())
     t.error("data", "missing; name a [data.NAME] table, or give mixture = { NAME = weight, ... }");
   if (!data.empty() && !mixture.empty())
-    t.error("mixture", "there is train.data too: give one of them");
+    t.error("mixture", "train.data is set, too: give one of the two");
 }
 
 void PrecisionOptions::bind(config::Table& t) {
@@ -207,11 +207,9 @@ bool is_in_rows(std::string_view name) {
 void check_measures(config::Deck& deck, const models::Model& made) {
   for (const models::Measure& m : made.measures())
     if (m.name != "loss" && is_in_rows(m.name))
-      deck.error(
-          "model.loss",
-          fmt::format("name = \"{}\" is that of another value in metrics.jsonl; take another "
-                      "name",
-                      m.name));
+      deck.error("model.loss", fmt::format("name = \"{}\" is already the name of another value in "
+                                           "metrics.jsonl; choose another name",
+                                           m.name));
 }
 
 // Checks that the metrics named by checkpoint.best and early_stop exist, and the measures of
@@ -276,7 +274,7 @@ void check_machine(const Recipe& recipe, config::Deck& deck, const models::Model
     std::string problem = made.changing_arguments();
     if (problem.empty() && recipe.determinism.mesh) problem = step::kTreeInPasses;
     if (!problem.empty())
-      deck.error("run.cuda_graph", problem + ": no CUDA graph can repeat a pass; use \"off\"");
+      deck.error("run.cuda_graph", problem + "; so no CUDA graph can repeat a pass: use \"off\"");
   }
 }
 
@@ -427,11 +425,10 @@ void Recipe::check_average(config::Deck& deck) const {
                              "deck has an [ema] table",
                              weights));
     if (evals.contains(name + "_ema"))
-      deck.error(
-          fmt::format("eval.{}.weights", name),
-          fmt::format(
-              "\"{0}\" calls its rows {1}_ema, and there is an [eval.{1}_ema]: rename that one",
-              weights, name));
+      deck.error(fmt::format("eval.{}.weights", name),
+                 fmt::format("\"{0}\" calls its rows {1}_ema, but the deck has an [eval.{1}_ema], "
+                             "too: rename that evaluator",
+                             weights, name));
   }
 }
 

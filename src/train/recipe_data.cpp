@@ -9,10 +9,10 @@ namespace train {
 void TrainOptions::check_order(config::Table& t) const {
   const bool stratified = shuffle == data::Shuffle::stratified;
   if (until_input_ends() && (stratified || shuffle == data::Shuffle::classes))
-    t.error(
-        "shuffle",
-        fmt::format("\"{}\" draws for ever, so the input has no end: give another train.total_*",
-                    base::name_of(data::kShuffleNames, shuffle)));
+    t.error("shuffle",
+            fmt::format(
+                "\"{}\" draws samples forever, so the input has no end: give another train.total_*",
+                base::name_of(data::kShuffleNames, shuffle)));
   if (stratified && (classes_per_batch == 0 || global_batch % classes_per_batch))
     t.error("classes_per_batch",
             classes_per_batch == 0

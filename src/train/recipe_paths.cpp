@@ -56,7 +56,7 @@ void Recipe::check_paths(config::Deck& deck, const models::Model& made) const {
       deck.error(
           "init.map",
           fmt::format(
-              "\"{}\" is neither a parameter of this model nor what comes before a '/' in one",
+              "\"{}\" is neither a parameter of this model nor the beginning of one up to a '/'",
               ours));
   if (!init.from.empty() && !checkpoint.branch_from.empty())
     deck.error("init.from",

@@ -346,7 +346,8 @@ void RunLog::finish_best() const {
   log::line("best     {} {:.6g} at step {}{}", best.text(), best.value(), best.step(),
             held == best.step() ? " -> " + file
             : held < 0          ? std::string("; its weights were not kept")
-                       : fmt::format("; its weights were not kept, {} is of step {}", file, held));
+                       : fmt::format("; its weights were not kept, {} holds weights of step {}",
+                                     file, held));
 }
 
 }  // namespace train

@@ -95,7 +95,7 @@ void Saves::watch(bool wait) {
     if (options.stops_on_error)
       throw base::Error(saved->code, saved->error, true, saved->failed_rank);
     if (attempt_.leads())
-      log::warning("{}; checkpoint.on_error = \"continue\": the next one is tried as planned{}",
+      log::warning("{}; checkpoint.on_error = \"continue\": the next save is tried as planned{}",
                    saved->error,
                    saved->best ? "; the best weights so far, those of this step, are lost" : "");
     return;

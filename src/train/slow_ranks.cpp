@@ -176,7 +176,7 @@ void SlowRanks::warn(const records::SlowVerdict& v) {
   next = gathered_ + pause;
   log::warning(
       "rank {} on {}{} makes the others wait in most steps, phase {}: a step takes {:.0f} ms, and "
-      "{:.0f} ms without it; {}",
+      "would take {:.0f} ms without this rank; {}",
       v.rank, v.host, v.also ? fmt::format(" (and {} more of its ranks)", v.also) : "",
       base::name_of(records::kSlowPhaseNames, v.phase), 1e3 * v.step_s, 1e3 * v.without_s,
       advice(v.phase));

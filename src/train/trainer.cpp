@@ -260,8 +260,8 @@ void Trainer::finish_saves() {
   evaluations_->saved_up_to(saves_->saved_step());
   if (saves_->saved_step() == attempt_.state.step) return;
   throw base::Error(base::Exit::checkpoint,
-                    fmt::format("the last checkpoint could not be written: {}. Mend that, or "
-                                "choose another run.dir, and start the same command again",
+                    fmt::format("the last checkpoint could not be written: {}. Repair the cause, "
+                                "or choose another run.dir, and start the same command again",
                                 saves_->error()),
                     true);
 }

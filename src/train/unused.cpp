@@ -41,7 +41,7 @@ std::vector<Unused> turned_off(const Recipe& recipe) {
   add(recipe.determinism.mesh && recipe.train.reduces_after, "train.reduce_gradients",
       "at determinism.level \"mesh\" each pass exchanges its gradients");
   add(recipe.run.cuda_graph && recipe.train.reduces_after, "train.reduce_gradients",
-      "run.cuda_graph is \"on\", and no exchange lies within a graph");
+      "run.cuda_graph is \"on\", and a graph contains no exchange");
   add(recipe.precision.compute != host::Compute::fp16 &&
           recipe.precision.loss_scale != plain.precision.loss_scale,
       "precision.loss_scale",
@@ -50,7 +50,7 @@ std::vector<Unused> turned_off(const Recipe& recipe) {
   const records::TraceOptions& trace = recipe.profile.trace;
   if (const std::string early = trace.left_out(); !early.empty())
     out.push_back({"profile.steps", fmt::format("windows of {} steps at {} would begin before the "
-                                                "one before has ended, and are left out",
+                                                "previous one has ended, and are left out",
                                                 trace.length, early)});
   if (trace.steps.empty()) {
     const std::string why = "profile.steps is [], so no step is traced";

@@ -146,8 +146,8 @@ class CommandLine(DeckTest):
         text += f'[data.packed]\nkind = "hdf5"\npath = "{self.folder}/packed.h5"\nfields = {{ image = "images" }}\n'
         path = self.deck(text)
         self.expect(0, "valid", args=[path, "--validate"])
-        unchecked = [line for line in self.output.splitlines() if line.startswith("not looked at: ")]
-        self.assertEqual([line.split()[3] for line in unchecked],
+        unchecked = [line for line in self.output.splitlines() if line.startswith("not checked: ")]
+        self.assertEqual([line.split()[2] for line in unchecked],
                          ["tokenizer.words.path", "data.other.path", "data.packed.path", "data.train.path", "init.from"], self.output)
         self.assertIn("--validate --files", self.output)
         self.expect(4, f"deck.toml:{self.line_of(text, 'no.model')}: tokenizer.words.path: tokenizer model",
@@ -162,7 +162,7 @@ class CommandLine(DeckTest):
         self.expect(0, "valid", args=[*look, f"init.from={weights}"])
         self.expect(5, "--set checkpoint.branch_from=", "does not begin as a checkpoint", args=[*look, f"checkpoint.branch_from={weights}"])
         self.expect(0, "valid", args=[self.deck(), "--validate", "--files"])
-        self.assertNotIn("not looked at", self.output)
+        self.assertNotIn("not checked", self.output)
         with open(self.data + "/train-001.tar", "wb") as f:
             f.write(b"not a tar" * 100)
         self.expect(4, "train-001.tar' does not begin like a tar", args=[self.deck(), "--validate", "--files"])

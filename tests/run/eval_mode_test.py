@@ -170,7 +170,7 @@ class EvalMode(harness.RunTest):
         with open(image, "wb") as f:
             f.write(harness.png(1))
         for args in ((self.path, "--mode", "eval"), (self.dir, "--mode", "caption", image), (self.path, "--set", "train.total_steps=13")):
-            self.expect(2, "tokenizer.words: its file is not the one of the training of", "0000000012.h5",
+            self.expect(2, "tokenizer.words: its file differs from the file of the training of", "0000000012.h5",
                         "--allow-change tokenizer.words", args=args)
             self.expect(0, args=[*args, "--allow-change", "tokenizer.words"])
         self.expect(0, args=[self.path, "--mode", "eval"])    # the last checkpoint knows the new file

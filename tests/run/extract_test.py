@@ -338,7 +338,7 @@ class Rows(harness.RunTest):
                 (2, ['extract.data=""'], "extract.data: missing"),
                 (2, ["extract.data=pears"], 'did you mean "pairs"'),
                 (2, ['extract.taps=["block01"]'], "there is no tap \"block01\"; did you mean \"block00\""),
-                (2, ['extract.taps=["encoded", "encoded"]'], "is there twice"),
+                (2, ['extract.taps=["encoded", "encoded"]'], "is listed twice"),
                 (2, ["extract.dtype=float8"], "Accepted"),
                 (2, ["extract.pol=mean"], "did you mean"),
                 (2, ["extract.weights=ema", f"extract.from={self.folder}/all.npz"], "extract.weights"),

@@ -51,8 +51,8 @@ class Refusals(SelfSupervised, harness.RunTest):
         self.refuse("pirl", [("patches = 4", "patches = 3")], "model.views", "image_and_patches with patches = 4", args=["--validate"])
         self.refuse("pirl", ["model.loss.loss_weights=[1]"], "model.loss", args=["--validate"])
         for name in ("clip", "step", "schedule1"):
-            self.refuse("combined", [f'model.loss[1].name="{name}"'], "model.loss", f'name = "{name}" is that of another value',
-                        "take another name", args=["--validate"])
+            self.refuse("combined", [f'model.loss[1].name="{name}"'], "model.loss", f'name = "{name}" is already the name of another value',
+                        "choose another name", args=["--validate"])
         self.refuse("rotnet", ["model.angles=8"], "gives 4 values, but model.angles = 8", "change the width of its last layer",
                     args=["--validate"])
         self.refuse("rotnet", [('"image", "rotation"', '"image"')], 'needs "rotation"', "as by rotate(4)", args=["--validate"])

@@ -111,7 +111,7 @@ TEST(Guard, DecidesByTheDeck) {
       {Nonfinite::rewind, bad_gradient(), Action::rewind, "the gradient of head/b"},
       {Nonfinite::stop, bad_update(), Action::give_up,
        "but after the update encoder/a is not finite"},
-      {Nonfinite::skip, bad_update(), Action::give_up, "too late to skip it"},
+      {Nonfinite::skip, bad_update(), Action::give_up, "too late to skip the step"},
       {Nonfinite::rewind, bad_update(), Action::rewind, "after the update encoder/a"},
       // An overflow of fp16 has its own action, for any deck.
       {Nonfinite::stop, overflow(), Action::overflow,

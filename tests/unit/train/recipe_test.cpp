@@ -404,7 +404,7 @@ TEST(Recipe, ARunUntilItsInputEnds) {
     EXPECT_NE(CheckedDeck({"train.total_steps=input", fmt::format("train.shuffle={}", shuffle),
                            "train.classes_per_batch=2"})
                   .problems()
-                  .find(fmt::format("\"{}\" draws for ever", shuffle)),
+                  .find(fmt::format("\"{}\" draws samples forever", shuffle)),
               std::string::npos);
 }
 
