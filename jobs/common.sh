@@ -70,7 +70,7 @@ fill_in() {
       wrong "all tasks of this array would train the same in one directory; %a stands for the task's number, for example" \
         "inputs/run.toml --set run.seed=%a --dir runs/seed-%a, or inputs/sweep-%a.toml"
   elif [[ $given == *%a* ]]; then
-    wrong "%a in '$given' is the task's number in an array job, but this job is no array"
+    wrong "%a in '$given' is the task's number in an array job, but this job is not an array job"
   fi
 }
 
@@ -83,7 +83,7 @@ check_program() {
 check_hosts() {
   local way="PBS lists the hosts of a job in this file; submit the script with qsub"
   [ -n "${PBS_NODEFILE:-}" ] || wrong "PBS_NODEFILE is not set: $way"
-  if [ ! -f "$PBS_NODEFILE" ] || [ ! -r "$PBS_NODEFILE" ]; then wrong "PBS_NODEFILE=$PBS_NODEFILE is no file that can be read: $way"; fi
+  if [ ! -f "$PBS_NODEFILE" ] || [ ! -r "$PBS_NODEFILE" ]; then wrong "PBS_NODEFILE=$PBS_NODEFILE is not a file that can be read: $way"; fi
   grep -q '[^[:space:]]' "$PBS_NODEFILE" || wrong "PBS_NODEFILE=$PBS_NODEFILE names no host: $way"
 }
 

@@ -163,9 +163,9 @@ run_on_good_nodes() {
   if [ ${#good[@]} -lt "$need" ]; then
     if [ "$rc" = 2 ]; then return; fi
     if [ ${#good[@]} = 0 ]; then
-      echo "not started: every node is bad, so it is more likely that what they share is" >&2
+      echo "not started: every node is bad, so the cause is more likely something that all nodes share" >&2
     else
-      echo "not started: ${#good[@]} good nodes, and the job needs $need" >&2
+      echo "not started: only ${#good[@]} good nodes, but the job needs $need" >&2
       lost=1
     fi
     return
@@ -184,7 +184,7 @@ run_on_good_nodes() {
     node=$(blamed "$report") || break
     cause=$(cause_of "$report")
     if [ "$cause" = "$last" ]; then
-      echo "not started again: the same failure as before, so it is not the fault of a node" >&2
+      echo "not started again: the same failure as before, so a node is not the cause" >&2
       break
     fi
     last=$cause

@@ -146,9 +146,9 @@ def config_of(deck, tokenizer=None, preprocess=None):
     """Returns (config.json of a captioner, file of its tokenizer or None). Takes the deck of its run."""
     model = deck["model"]
     if model["kind"] != "cappa":
-        raise Failure(f"the model is a {model['kind']}; a folder is for captioners: export to .npz or .safetensors")
+        raise Failure(f"the model is a {model['kind']}, but only captioners are exported to a folder: export to .npz or .safetensors")
     if "trunk" in model:
-        raise Failure("the images are encoded by model.trunk; a folder is for captioners with model.encoder: "
+        raise Failure("model.trunk encodes the images, but only captioners with model.encoder are exported to a folder: "
                       "export to .npz or .safetensors")
     all_ops = pipelines(deck)
     candidates = [preprocess and pipeline(preprocess)] if preprocess else list(all_ops.values())
@@ -158,7 +158,7 @@ def config_of(deck, tokenizer=None, preprocess=None):
         raise Failure(f"the PyTorch code prepares images by {' | '.join(IMAGE_OPS)} alone, but {answers[0][1]}; "
                       "give other ops, such as --preprocess 'decode | resize(224) | value_range(-1, 1)'")
     if [images["height"], images["width"]] != [model["image_size"]] * 2:
-        raise Failure(f"--preprocess yields {images['height']} x {images['width']} pixels, the model takes {model['image_size']}")
+        raise Failure(f"--preprocess yields {images['height']} x {images['width']} pixels, but the model takes {model['image_size']}")
     words, path = words_of(deck, all_ops, tokenizer)
     encoder = {key: model["encoder"][key] for key in ("patch", "depth", "width", "mlp", "heads")}
     decoder = {key: model["decoder"][key] or encoder[key] for key in ("depth", "width", "mlp", "heads")}

@@ -29,7 +29,7 @@ class Rank:
         with open(path, "rb") as file:
             page = file.read(BYTES)
         if len(page) < HEAD or page[:8] != MAGIC:
-            raise ValueError(f"{path}: no flight file of this program")
+            raise ValueError(f"{path}: not a flight file of this program")
         _, self.pid, self.rank, self.ranks, self.step = struct.unpack_from("<8s4q", page)
         self.phase = text(page[40:71])
         self.start_ns, self.unix_offset_ns, self.alive_ns, self.spans, calls = struct.unpack_from("<5q", page, 72)

@@ -87,7 +87,7 @@ use_mpi() {
       export LD_LIBRARY_PATH=$pypi/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
       ;;
     *)
-      echo "error: --mpi $1: it is one of ${TRAINER_MPIS[*]}" >&2
+      echo "error: --mpi $1 is unknown; choose one of ${TRAINER_MPIS[*]}" >&2
       return 2
       ;;
   esac

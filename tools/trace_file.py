@@ -27,7 +27,7 @@ class RankTrace:
         self.events = list(events_of(path))
         heads = [e["args"] for e in self.events if e.get("name") == "trainer_trace"]
         if not heads:
-            raise Failure(f"{path} is no trace of this trainer, or the job was killed before it had any")
+            raise Failure(f"{path} is not a trace of this trainer, or the job was killed before it wrote any event")
         self.head = heads[0]
         self.rank = self.head["rank"]
         self.end = next((e["args"] for e in self.events if e.get("name") == "trainer_trace_end"), None)
@@ -86,7 +86,7 @@ def read_window(run, step=None):
     """Returns the traces of all ranks in the newest window, or in the one with this step."""
     windows = windows_of(run)
     if not windows:
-        raise Failure(f"{run} has no trace in logs/trace: the run did not come to a step of profile.steps, or that is []")
+        raise Failure(f"{run} has no trace in logs/trace: the run did not reach a step of profile.steps, or profile.steps is []")
     firsts = [first for first in sorted(windows) if step is None or first <= step]
     traces = [RankTrace(path) for path in windows[firsts[-1]]] if firsts else []
     if not traces or step is not None and step > traces[0].head["last_step"]:

@@ -107,8 +107,8 @@ class Console(harness.RunTest):
             starts = {row["step"]: row["z/secs/update0"] for row in map(json.loads, f) if "z/secs/update0" in row}
         self.assertEqual(list(starts), [1, 14])
         self.assertEqual(starts[14], next(row["first_step_s"] for row in self.rows() if row["step"] == 14))
-        for folder, part in ((f"{self.folder}/none", "/none is no run directory (there is no such folder)"),
-                             (self.folder, "is no run directory (no metrics.jsonl is there)")):
+        for folder, part in ((f"{self.folder}/none", "/none is not a run directory (there is no such folder)"),
+                             (self.folder, "is not a run directory (it has no metrics.jsonl)")):
             self.assertEqual(self.published(folder), 2)
             self.assertIn(part, self.output)
         with open(f"{self.folder}/metrics.jsonl", "w") as f:

@@ -179,7 +179,7 @@ class Export(harness.RunTest):
                             (("s3://b/a.npz",), "is an address"),
                             (("f", "--tokenizer", "none.model"), "none.model: no such file"),
                             (("f", "--tokenizer", "deck.toml"), "not a SentencePiece model"),
-                            (("f", "--preprocess", "decode | resize(32) | value_range"), "yields 32 x 32 pixels, the model takes 16"),
+                            (("f", "--preprocess", "decode | resize(32) | value_range"), "yields 32 x 32 pixels, but the model takes 16"),
                             (("f", "--preprocess", "decode | flip_lr | resize(16) | value_range"), "decode | flip_lr | resize"),
                             (("f", "--preprocess", "decode | resize(16, antialias=True) | value_range"), "antialias True"),
                             (("f", "--preprocess", "decode | resize(16"), "not understood at 'resize(16'")):

@@ -246,9 +246,9 @@ class Pack(tool_harness.ToolTest):
         self.assertIn("bad.tsv:1: the caption is not UTF-8\n  in/bad.tsv:2: the caption holds a zero byte\n", text)
         self.assertIn("1 samples in 1 shards", text)
         self.write("in/label.csv", "image,caption,label\n0.png,a,-2\n")
-        self.assertIn("label.csv:2: the label '-2' is no whole number from -1", self.tool("pack_dataset", "in/label.csv", "x", code=1))
+        self.assertIn("label.csv:2: the label '-2' is not a whole number from -1", self.tool("pack_dataset", "in/label.csv", "x", code=1))
         self.write("in/label.csv", "image,caption,label\n0.png,a,1.5\n")
-        self.assertIn("label.csv:2: the label '1.5' is no whole number", self.tool("pack_dataset", "in/label.csv", "x", code=1))
+        self.assertIn("label.csv:2: the label '1.5' is not a whole number", self.tool("pack_dataset", "in/label.csv", "x", code=1))
         self.write("in/two.csv", "image,caption,label\n0.png,a,1\n./0.png,b,2\n")
         self.assertIn("two.csv:3: ./0.png has the label 2, and 1 above", self.tool("pack_dataset", "in/two.csv", "x", code=1))
 

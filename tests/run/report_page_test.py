@@ -244,8 +244,8 @@ class ReportPage(browser_harness.BrowserTest):
         self.assertIn("At most 2,000 rows of a curve", page)
 
     def test_folders_that_are_no_runs(self):
-        self.assertIn("is no run directory", self.report(self.data, code=2))
-        self.assertIn("is no run directory", self.report("nowhere", code=2))
+        self.assertIn("is not a run directory", self.report(self.data, code=2))
+        self.assertIn("is not a run directory", self.report("nowhere", code=2))
 
     # ---------------------------------------------------------------- files of evaluators
 

@@ -168,10 +168,10 @@ class BareTest(unittest.TestCase):
         for args, words in ((("--shrt",), "unknown argument '--shrt'"), (("--short", "runs/x"), "unknown argument 'runs/x'"),
                             (("--system", "buster"), "--system 'buster' is neither bookworm nor trixie"),
                             (("--system",), "--system needs a value"), (("--cache", ""), "--cache needs a value"),
-                            (("--ccache", "/nowhere"), "--ccache /nowhere is no folder"),
+                            (("--ccache", "/nowhere"), "--ccache /nowhere is not a folder"),
                             (("--cold", "--ccache", "/tmp"), "--cold and --ccache exclude each other"),
                             (("--short", "--tests"), "--short and --tests exclude each other"),
-                            (("--short", "--", "-R", "x"), "options after -- are those of --tests")):
+                            (("--short", "--", "-R", "x"), "options after -- need --tests")):
             with self.subTest(args):
                 code, output = self.bare_test(*args)
                 self.assertEqual(code, 2, output)

@@ -330,7 +330,7 @@ class Slurm(JobTest):
         self.ended(job, "COMPLETED", "0:0", 1)
         log = self.log("spare_requeue")
         bad = re.search(r"node (b\d) is bad: locks: host \1 rank 0: no locks: ", log).group(1)
-        self.assertIn("not started: 1 good nodes, and the job needs 2", log)
+        self.assertIn("not started: only 1 good nodes, but the job needs 2", log)
         self.assertIn(f"continues without {bad}\n", log)
         self.assertEqual(job["ExcNodeList"], bad)
         second = log[log.index(" part 2 on "):]

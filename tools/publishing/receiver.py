@@ -17,7 +17,7 @@ def package(module, name):
         return importlib.import_module(module)
     except ImportError as error:
         raise console.Failure(
-            f"this needs the PyPI package {name}, which {sys.executable} does not have ({error}). Make it one that does:\n"
+            f"this needs the PyPI package {name}, which {sys.executable} does not have ({error}). Make an environment with the package:\n"
             f"  python3 -m venv publish-env && publish-env/bin/pip install {name}\n"
             f"  publish-env/bin/python3 {' '.join(sys.argv)}") from None
 

@@ -134,7 +134,7 @@ class ReportRun:
 
     def __init__(self, folder):
         if not any(os.path.exists(os.path.join(folder, name)) for name in ("metrics.jsonl", "metrics.h5", "deck.resolved.toml", "lock")):
-            raise Failure(f"{folder} is no run directory (no metrics.jsonl, no deck.resolved.toml): name the run.dir of a deck")
+            raise Failure(f"{folder} is not a run directory (no metrics.jsonl, no deck.resolved.toml): name the run.dir of a deck")
         self.folder = folder
         try:
             self.metrics = curves.read_run(folder)

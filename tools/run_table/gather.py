@@ -39,7 +39,7 @@ def find(folders):
             if is_run(folder):
                 return add(folder, "") or ""
             if (here.st_dev, here.st_ino) in above:
-                return "a link that leads back up"
+                return "a link to a folder above it"
             inside = [entry.path for entry in os.scandir(folder) if entry.is_dir()]
             empty = not os.listdir(folder)
         except OSError as error:
@@ -201,10 +201,10 @@ def read_run(folder, most, points, best):
     except OSError as error:
         lines, whole = [], True
         there = os.path.exists(os.path.join(folder, "metrics.h5"))
-        problems.append(f"metrics.jsonl: {error.strerror.lower()}" + "; metrics.h5 is there, and the next start restores the rows" * there)
+        problems.append(f"metrics.jsonl: {error.strerror.lower()}" + "; metrics.h5 exists, and the next start restores the rows" * there)
     metrics = Metrics(lines, whole, points)
     if metrics.bad:
-        problems.append(f"metrics.jsonl: {metrics.bad} lines are no rows")
+        problems.append(f"metrics.jsonl: {metrics.bad} lines are not rows")
     if lines and not metrics.train and not metrics.bad:
         problems.append("no step yet")
     if row["state"] == "failed":
