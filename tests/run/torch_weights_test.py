@@ -253,7 +253,8 @@ class TorchWeights(harness.RunTest):
 
     def test_files_of_torch_save(self):
         moco = {"epoch": 200, "arch": "resnet18", "state_dict": collections.OrderedDict(
-            (f"module.encoder_{which}.{name}", np.asarray(value + (which == "k"))) for which in "qk" for name, value in self.tensors.items()),
+            (f"module.encoder_{which}.{name}", np.asarray(value + (which == "k")))
+            for which in "qk" for name, value in self.tensors.items()),
             "optimizer": {"state": {0: {"momentum_buffer": np.zeros(3, np.float32)}}, "param_groups": [{"lr": 0.03}]}}
         dino = {"student": {f"module.backbone.{name}": value + 1 for name, value in self.tensors.items()},
                 "teacher": {f"backbone.{name}": value for name, value in self.tensors.items()}, "args": argparse.Namespace(lr=1.0)}
