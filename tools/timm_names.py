@@ -67,9 +67,11 @@ class Timm:
         token = "cls_token" in self.places
         more = "" if token else ", class_token=False, global_pool='avg', fc_norm=False"
         more += ", act_layer='gelu_tanh'" if options.get("gelu", "tanh") == "tanh" else ""
+        epsilon = options.get("norm_epsilon", 1e-6)
+        more += f", norm_layer=functools.partial(torch.nn.LayerNorm, eps={epsilon!r})" if epsilon != 1e-6 else ""
         classes = self.shape("head.weight")[0] if "head.weight" in self.places else 0
         return (f"timm.models.vision_transformer.VisionTransformer(img_size={side}, patch_size={patch}, embed_dim={width}, "
-                f"depth={depth}, num_heads={heads}, mlp_ratio={mlp / width:g}, num_classes={classes}{more})")
+                f"depth={depth}, num_heads={heads}, mlp_ratio={mlp / width!r}, num_classes={classes}{more})")
 
     def type_of(self, name):
         return self.weights.type_of(self.places[name][0])

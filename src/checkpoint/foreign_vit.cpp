@@ -6,11 +6,14 @@
 
 #include "base/error.hpp"
 #include "base/log.hpp"
+#include "base/text.hpp"
 #include "checkpoint/resample.hpp"
 #include "checkpoint/torch_names.hpp"
 
 namespace checkpoint {
 namespace {
+
+constexpr int64_t kMostPositions = (1 << 16) + 1;  // 256 x 256 patches and a class token
 
 // How numbers of a file become a tensor of ours. Matrices of PyTorch are [out, in], ours [in, out].
 enum class How {
@@ -49,7 +52,8 @@ const std::vector<Family>& families() {
        "blocks.0.attn.qkv.weight",
        "cls_token",
        "pos_embed",
-       {"patch_embed", "blocks", "norm", "norm_pre", "fc_norm", "reg_token", "dist_token", "rope"},
+       {"patch_embed", "blocks", "norm", "norm_pre", "fc_norm", "reg_token", "register_tokens",
+        "dist_token", "rope", "rel_pos_bias", "attn_pool", "pre_logits"},
        {{"patch_embed.proj.weight", "embedding/kernel", patches},
         {"patch_embed.proj.bias", "embedding/bias"},
         {"blocks.{}.norm1.weight", TRAINER_BLOCK "LayerNorm_0/scale"},
@@ -165,13 +169,14 @@ class TranslatedVit : public WeightFile {
     std::optional<size_t> cls, positions;
     for (size_t i = 0; i < all.size(); ++i) {
       const std::string& name = all[i].name;
-      const bool below = name.starts_with(prefix) && all[i].type;
+      const bool below = name.starts_with(prefix);
+      const bool numbers = all[i].type && all[i].type != device::DType::i64;
       const std::string rest = below ? name.substr(prefix.size()) : "";
-      if (below && rest == family.cls) {
+      if (below && numbers && rest == family.cls) {
         cls = i;
-      } else if (below && rest == family.positions) {
+      } else if (below && numbers && rest == family.positions) {
         positions = i;
-      } else if (!below || !apply(family, rest, i, found)) {
+      } else if (!below || !numbers || !apply(family, rest, i, found)) {
         const bool trunk =
             below &&
             std::ranges::find(family.parts, rest.substr(0, rest.find('.'))) != family.parts.end();
@@ -223,8 +228,9 @@ class TranslatedVit : public WeightFile {
 
   // Returns our shape of a tensor, or nothing if the file's shape does not allow it.
   std::vector<int64_t> shape_of(std::vector<int64_t> s, How how, const std::string& path) const {
+    if (s.empty()) return {};
     if (how == How::part || how == How::part_turned) {
-      if (s.empty() || s[0] % 3) return {};
+      if (s[0] % 3) return {};
       s[0] /= 3;
     }
     if (how == How::patches) return s.size() == 4 ? std::vector{s[2], s[3], s[1], s[0]} : s;
@@ -255,22 +261,29 @@ class TranslatedVit : public WeightFile {
     bool first = false;
     if (positions) {
       const std::vector<int64_t>& s = all[*positions].shape;
-      first = cls && s.size() == 3 && grid_side(s[1]) < 0;
-      Target t{.tensor = all[*positions], .sources = {*positions}, .how = How::positions};
-      if (vit_.learned_positions)
-        t.tensor = named(all[*positions], vit_.root + "pos_embedding",
-                         first ? std::vector{s[0], s[1] - 1, s[2]} : s);
-      else
-        t.tensor.name = vit_.root + t.tensor.name;  // ours are fixed, so a plan refuses it
-      if (!first) t.how = How::same;
+      const bool table =
+          s.size() == 3 && s[0] == 1 && s[1] > 1 && s[1] <= kMostPositions && s[2] > 0;
+      // Fixed tables of ours have no parameter, so a plan refuses the file's.
+      const bool ours = table && vit_.learned_positions;
+      first = ours && cls && all[*cls].shape == std::vector<int64_t>{1, 1, s[2]} &&
+              (s[1] == vit_.patches + 1 || (s[1] != vit_.patches && grid_side(s[1]) < 0));
+      Target t{.tensor = all[*positions], .sources = {*positions}};
+      if (first) t.how = How::positions;
+      t.tensor = named(all[*positions], vit_.root + (ours ? "pos_embedding" : all[*positions].name),
+                       first ? std::vector{s[0], s[1] - 1, s[2]} : s);
       found.push_back(std::move(t));
     }
     if (!cls) return;
-    Target t{.tensor = all[*cls], .sources = {*cls}};
+    Target t{.tensor = named(all[*cls], all[*cls].name, all[*cls].shape), .sources = {*cls}};
     if (vit_.class_token) {
-      t.tensor = named(all[*cls], vit_.root + "cls", all[*cls].shape);
+      t.tensor.name = vit_.root + "cls";
       if (first) t.sources.push_back(*positions);
       t.how = How::cls;
+    } else {
+      base::log::warning(
+          "init.from: {} holds a class token, and this model has none (pool = \"tok\"): its "
+          "features differ from those of the other program",
+          path());
     }
     found.push_back(std::move(t));
   }
@@ -343,28 +356,38 @@ std::unique_ptr<WeightFile> translated_vit(std::unique_ptr<WeightFile> file,
                                            const models::VitFacts& vit,
                                            std::map<std::string, std::string>& map) {
   const std::string root = vit.root.substr(0, vit.root.size() - 1);
-  for (const Family& family : families()) {
-    std::optional<std::string> prefix;
+  const Family* family = nullptr;
+  std::string prefix;
+  for (const Family& one : families()) {
+    std::optional<std::string> found;
     if (map.empty()) {
-      prefix = trunk_prefix(*file, family.mark, "ViTs", vit.root);
+      found = trunk_prefix(*file, one.mark, "ViTs", vit.root);
     } else if (map.size() == 1 && map.contains(root)) {
-      const std::string wanted = map.at(root).empty() ? "" : map.at(root) + ".";
+      std::string wanted = map.at(root);
+      if (!wanted.empty() && !wanted.ends_with('.')) wanted += '.';
       if (std::ranges::any_of(file->tensors(),
-                              [&](const FileTensor& t) { return t.name == wanted + family.mark; }))
-        prefix = wanted;
+                              [&](const FileTensor& t) { return t.name == wanted + one.mark; }))
+        found = wanted;
     }
-    if (!prefix) continue;
-    map.clear();
-    if (!vit.exact_gelu)
-      base::log::warning(
-          "init.from: {} holds a ViT of {}'s names, which computes GELU with the error function, "
-          "and "
-          "this model approximates it: gelu = \"erf\" beside the keys of the ViT gives the same "
-          "features",
-          file->path(), family.name);
-    return std::make_unique<TranslatedVit>(std::move(file), family, *prefix, vit);
+    if (!found) continue;
+    if (family)
+      base::fail(base::Exit::checkpoint,
+                 "init.from: {} holds ViTs with the names of {} and of {}; choose one: init.map = "
+                 "{{ {} = {} }}",
+                 file->path(), family->name, one.name, root,
+                 base::quoted(found->substr(0, found->empty() ? 0 : found->size() - 1), 200));
+    family = &one;
+    prefix = *found;
   }
-  return file;
+  if (!family) return file;
+  map.clear();
+  if (!vit.exact_gelu)
+    base::log::warning(
+        "init.from: {} holds a ViT with the names of {}, which computes GELU exactly, and this "
+        "model "
+        "approximates it: gelu = \"erf\" beside the keys of the ViT gives the same features",
+        file->path(), family->name);
+  return std::make_unique<TranslatedVit>(std::move(file), *family, prefix, vit);
 }
 
 }  // namespace checkpoint

@@ -28,7 +28,9 @@ constexpr int64_t kLongestPickle = int64_t{256} << 20;
 constexpr int kDeepestObject = 32;
 constexpr int64_t kMostVisits = int64_t{1} << 22;
 constexpr int64_t kMostAxes = 64;
-constexpr std::string_view kOldMagic = "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.";
+// The number 0x1950a86a20f9469cfc6c, as pickles hold it.
+constexpr std::string_view kOldMagic = "\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19";
+constexpr size_t kLongestName = 1024;
 constexpr int64_t kOldVersion = 1001;
 
 // A type of elements. `type` is none for numbers that cannot be weights.
@@ -82,6 +84,14 @@ bool is_harmless(std::string_view name) {
       "torch._utils._rebuild_parameter",
       "torch._utils._rebuild_parameter_with_state",
       "torch.Size",
+      "torch.int8",
+      "torch.uint8",
+      "torch.int16",
+      "collections.Counter",
+      "datetime.date",
+      "datetime.datetime",
+      "pathlib.Path",
+      "pathlib.PosixPath",
       "torch.device",
       "torch.float64",
       "torch.float32",
@@ -101,7 +111,8 @@ bool is_harmless(std::string_view name) {
       "numpy._core.multiarray._reconstruct",
       "_codecs.encode",
   };
-  static constexpr std::string_view kBuiltins[] = {"dict", "list", "set", "int", "float", "bool"};
+  static constexpr std::string_view kBuiltins[] = {"dict", "list",  "set", "frozenset",
+                                                   "int",  "float", "bool"};
   if (std::ranges::find(kNames, name) != std::end(kNames)) return true;
   for (const std::string_view module : {"builtins.", "__builtin__."})
     if (name.starts_with(module))
@@ -122,13 +133,15 @@ class PthReader : public WeightFile {
     try {
       if (head.starts_with("PK"))
         open_zip();
-      else if (head.starts_with(kOldMagic))
+      else if (head.starts_with('\x80'))
         open_old();
       else if (head.size() > 262 && head.substr(257, 5) == "ustar")
         refuse("is a file of PyTorch before 0.1.10: load it with PyTorch and save it again");
       else
         refuse("was not written by torch.save, or is damaged");
       visit(pickle_.root, "", 0);
+      if (tensors().empty())
+        refuse("holds no tensors below keys of text or numbers (NumPy arrays are not read)");
     } catch (const base::Error& e) {
       const std::string what = e.what();
       if (what.starts_with(path)) throw;
@@ -181,14 +194,15 @@ class PthReader : public WeightFile {
 
   void open_old() {
     const int64_t size = file_.size();
-    int64_t at = int64_t(kOldMagic.size());
-    const std::string text = text_at(at, std::min(size - at, kLongestPickle));
+    const std::string text = text_at(0, std::min(size, kLongestPickle));
     int64_t read = 0;
     auto next = [&] {
       Pickle one = parse_pickle(std::string_view(text).substr(size_t(read)), is_harmless);
       read += one.bytes;
       return one;
     };
+    const Pickle magic = next();
+    if (magic[magic.root].text != kOldMagic) refuse("was not written by torch.save, or is damaged");
     const Pickle version = next();
     if (version[version.root].number != kOldVersion)
       refuse(fmt::format("has version {} of its format; {} is known", version[version.root].number,
@@ -196,7 +210,7 @@ class PthReader : public WeightFile {
     next();  // facts of the system
     pickle_ = next();
     const Pickle keys = next();
-    at += read;
+    int64_t at = read;
     std::map<std::string, int64_t> element_bytes;
     for (const PickleValue& v : pickle_.values)
       if (v.kind == Kind::outside) {
@@ -256,6 +270,11 @@ class PthReader : public WeightFile {
       refuse(fmt::format("nests dicts and lists more than {} deep, or holds one in many places",
                          kDeepestObject));
     auto below = [&](const std::string& key, PickleIndex item) {
+      const Kind kind = pickle_[item].kind;
+      if (kind != Kind::list && kind != Kind::dict && kind != Kind::call) return;
+      if (name.size() + key.size() > kLongestName)
+        refuse(fmt::format("has a longer path of keys than {} bytes: {}", kLongestName,
+                           base::quoted(name + key, 40)));
       visit(item, name.empty() ? key : name + "." + key, depth + 1);
     };
     const PickleValue& v = pickle_[i];

@@ -4,12 +4,13 @@
 //   {"metadata": {...}, "weight_map": {"NAME": "model-00001-of-00002.safetensors", ...}}
 // The files lie in the folder of the index. Each is opened by its own reader, and holds just the
 // tensors that the index gives it.
-#include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/text.hpp"
 #include "checkpoint/weight_file.hpp"
+#include "data/sources/file.hpp"
 #include "io/files.hpp"
 
 namespace checkpoint {
@@ -38,9 +39,11 @@ class ShardsReader : public WeightFile {
         ++listed;
       }
     }
+    std::set<std::string_view> held;
+    for (const FileTensor& t : tensors()) held.insert(t.name);
     if (listed != file_of.size())
       for (const auto& [name, file] : file_of)
-        if (std::ranges::none_of(tensors(), [&](const FileTensor& t) { return t.name == name; }))
+        if (!held.contains(name))
           refuse(fmt::format("lists {} under {}, which does not hold it", base::quoted(name),
                              base::quoted(file)));
   }
@@ -63,7 +66,8 @@ class ShardsReader : public WeightFile {
     }
     if (found.empty()) refuse("names no tensor");
     for (const auto& [name, file] : found)
-      if (file.find('/') != file.npos || file.starts_with('.') || file.ends_with(".index.json"))
+      if (file.find('/') != file.npos || !has_weights_alone(file) ||
+          data::has_ending(file, ".index.json"))
         refuse(fmt::format(
             "lists {} under {}, which is not a file of weights in the folder of the index",
             base::quoted(name), base::quoted(file)));

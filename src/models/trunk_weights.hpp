@@ -35,7 +35,7 @@ struct TorchTrunk {
 // What readers of other programs' ViTs must know of ours (checkpoint/foreign_vit.hpp).
 struct VitFacts {
   std::string root;  // "encoder/"
-  int64_t heads = 1;
+  int64_t heads = 1, patches = 0;
   bool class_token = false;
   bool learned_positions = true;
   bool exact_gelu = false;  // model.trunk.gelu = "erf"

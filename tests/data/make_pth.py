@@ -7,6 +7,7 @@ order of C, so a test knows them.
 """
 import argparse
 import collections
+import pathlib
 import sys
 
 import numpy
@@ -26,10 +27,12 @@ def training():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     sum(p.sum() for p in model.parameters()).backward()
     optimizer.step()
+    schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [3, 5])
     with torch.no_grad():
         for value in model.parameters():
             value.copy_(numbers(*value.shape))
     return {"epoch": 3, "arch": "resnet50", "state_dict": model.state_dict(), "optimizer": optimizer.state_dict(), "best": 0.25,
+            "schedule": schedule.state_dict(), "path": pathlib.Path("runs"),
             "args": argparse.Namespace(lr=0.1, name="x"), "accuracy": numpy.float64(0.5), "list": [numbers(2), None, True]}
 
 
@@ -50,6 +53,7 @@ def types():
 
 
 folder, name = sys.argv[1:]
+torch.save(training(), f"{folder}/{name}_training_old4.pth", _use_new_zipfile_serialization=False, pickle_protocol=4)
 for case in (training, places, types):
     for ending, new in (("", True), ("_old", False)):
         torch.save(case(), f"{folder}/{name}_{case.__name__}{ending}.pth", _use_new_zipfile_serialization=new)

@@ -149,13 +149,27 @@ class VitWeights(harness.RunTest):
             self.deck(), "--mode", "extract", *harness.sets(f"extract.from={source}", *pairs)])
         refused(2, VITS + "timm.safetensors", "the file holds a ViT of depth 2, width 16, mlp 64, heads 2, patch 8", "depth 3",
                 pairs=["model.trunk.depth=3"])
-        for name in ("reg_token", "blocks.0.ls1.gamma", "fc_norm.weight"):
-            save_safetensors({**tensors, name: np.zeros((1, 4, 16), np.float32)}, self.path("more.safetensors"))
+        for name, kind in (("reg_token", "f4"), ("blocks.0.ls1.gamma", "f4"), ("fc_norm.weight", "f4"), ("attn_pool.latent", "f4"),
+                           ("blocks.0.steps", "i8")):
+            save_safetensors({**tensors, name: np.zeros((1, 4, 16), kind)}, self.path("more.safetensors"))
             refused(5, self.path("more.safetensors"), f"only in the file: encoder/{name}")
+        for shape in ((1, 2, 1), (1, 0, 16), (17, 16), (1, 17, 8)):  # nothing beyond such a table is read
+            save_safetensors({**tensors, "pos_embed": np.zeros(shape, np.float32)}, self.path("short.safetensors"))
+            refused(5, self.path("short.safetensors"), "encoder/pos_embed")
+        save_safetensors({**tensors, "blocks.0.attn.qkv.weight": np.zeros((48, 16), np.int64)}, self.path("whole.safetensors"))
+        refused(5, self.path("whole.safetensors"),
+                "missing in the file: encoder/Transformer/encoderblock_0/MultiHeadDotProductAttention_0/")
+        hugging = {"encoder.layer.0.attention.attention.query.weight": np.zeros((16, 16), np.float32),
+                   "encoder.layer.0.attention.attention.query.bias": np.zeros((), np.float32)}
+        save_safetensors(hugging, self.path("scalar.safetensors"))
+        refused(5, self.path("scalar.safetensors"), "only in the file: encoder/encoder.layer.0.attention.attention.query.bias")
+        save_safetensors({**tensors, **{"vit." + name: value for name, value in hugging.items()}}, self.path("two.safetensors"))
+        refused(5, self.path("two.safetensors"), "holds ViTs with the names of timm and of transformers", 'init.map = { encoder = "vit" }')
+        self.features(VITS + "timm.safetensors", "model.trunk.pool=gap", mentions=["holds a class token, and this model has none"])
         save_safetensors({name: value for name, value in tensors.items() if name != "blocks.1.norm2.bias"}, self.path("less.safetensors"))
         refused(5, self.path("less.safetensors"), "missing in the file: encoder/Transformer/encoderblock_1/LayerNorm_1/bias")
         self.features(VITS + "timm.safetensors", "model.trunk.gelu=tanh",
-                      mentions=["timm's names, which computes GELU with the error function", 'gelu = "erf"'])
+                      mentions=["with the names of timm, which computes GELU exactly", 'gelu = "erf"'])
         self.assertGreater(np.abs(self.features(VITS + "timm.safetensors", "model.trunk.gelu=tanh")["encoded"] -
                                   RECORDED["timm/encoded"]).max(), 1e-4)
 
@@ -168,7 +182,8 @@ class VitWeights(harness.RunTest):
         tensors = read_safetensors(VITS + "timm.safetensors")
         self.expect(0, args=[self.deck(), *harness.sets(f"init.from={VITS}timm.safetensors", "init.dont_load=[]")])
         said = self.export(self.dir, self.path("back.safetensors"), "--names", "timm")
-        self.assertIn("VisionTransformer(img_size=32, patch_size=8, embed_dim=16, depth=2, num_heads=2, mlp_ratio=4, num_classes=3)", said)
+        self.assertIn("VisionTransformer(img_size=32, patch_size=8, embed_dim=16, depth=2, num_heads=2, mlp_ratio=4.0, num_classes=3)",
+                      said)
         back = read_safetensors(self.path("back.safetensors"))
         self.assertEqual(sorted(back), sorted(tensors))
         for name, value in tensors.items():
@@ -186,16 +201,17 @@ class VitWeights(harness.RunTest):
     @unittest.skipIf(NO_TIMM, NO_TIMM)
     def test_with_timm(self):
         """timm loads the export with the call that the tool prints, and computes the features again."""
-        for pool, extra in (("tok", []), ("gap", ["--set", "model.trunk.gelu=tanh"])):
+        for pool, *pairs in (("tok",), ("gap", "model.trunk.gelu=tanh", "model.trunk.norm_epsilon=0.01", "model.trunk.mlp=36")):
+            extra = harness.sets(*pairs)
             folder, out = self.path(pool), self.path(pool + ".safetensors")
             self.expect(0, args=[self.deck(), "--dir", folder, "--set", f"model.trunk.pool={pool}", *extra])
             call = self.export(folder, out, "--names", "timm").split("model: ")[1].splitlines()[0]
-            code = (f"import sys, numpy, torch, timm, safetensors.torch as s; m = {call}.eval(); "
+            code = (f"import sys, functools, numpy, torch, timm, safetensors.torch as s; m = {call}.eval(); "
                     "m.load_state_dict(s.load_file(sys.argv[1]), strict=True); "
                     "x = torch.from_numpy(numpy.load(sys.argv[2])['images']).permute(0, 3, 1, 2).float() / 127.5 - 1; "
                     "numpy.save(sys.argv[3], m.forward_features(x).detach().numpy())")
             subprocess.run([PYTHON, "-c", code, out, VITS + "features.npz", self.path("x.npy")], check=True, timeout=harness.GUARD)
-            got = self.features(folder, f"model.trunk.pool={pool}", *extra[1:])["encoded"]
+            got = self.features(folder, f"model.trunk.pool={pool}", *pairs)["encoded"]
             want = np.load(self.path("x.npy"))
             self.assertLess(np.abs(got - want).max(), 1e-5 * np.abs(want).max())
 

@@ -42,6 +42,7 @@ std::optional<TrunkForm> vit_form(const TensorShapes& shapes) {
 TrunkWeights vit_weights(const VitConfig& config) {
   TrunkWeights weights{.vit = VitFacts{.root = "encoder/",
                                        .heads = config.heads,
+                                       .patches = config.patches(),
                                        .class_token = config.class_token,
                                        .learned_positions = config.learned_positions,
                                        .exact_gelu = config.gelu == nn::Gelu::erf},

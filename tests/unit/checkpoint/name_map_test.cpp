@@ -129,7 +129,9 @@ TEST(NameMap, ViTOfAnotherForm) {
     if (!more.empty()) wanted.push_back({more, {1}});
     try {
       checkpoint::plan_init(wanted, File(file), {},
-                            more.empty() ? models::vit_weights({}) : models::TrunkWeights());
+                            more.empty()
+                                ? models::vit_weights({.patch_height = 1, .patch_width = 1})
+                                : models::TrunkWeights());
     } catch (const base::Error& e) {
       EXPECT_EQ(e.code(), more.empty() ? base::Exit::config : base::Exit::checkpoint);
       return std::string(e.what());

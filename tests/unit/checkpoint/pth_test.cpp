@@ -183,6 +183,9 @@ TEST_F(PthFile, HostilePickles) {
   for (char i = 1; i < 31; ++i) doubled += "]q"s + i + "h" + char(i - 1) + "ah" + char(i - 1) + "a";
   bad(doubled + "t.", "many places");
   // Many values in few bytes.
+  bad("\x80\x02}" + text("x") + "]s.", "holds no tensors");
+  bad("\x80\x02}X\x88\x13\x00\x00"s + std::string(5000, 'k') + tensor(number(1), number(1)) + "s.",
+      "a longer path");
   bad("\x80\x02(" + std::string(5'000'000, 'N') + "t.", "more than");
 }
 
@@ -221,6 +224,7 @@ TEST_F(PthFile, ShardsByTheirIndex) {
   refused(name, "{}", "not an index of weights");
   refused(name, "[", "not an index of weights");
   refused(name, index("{}"), "names no tensor");
+  refused("Y.INDEX.JSON", index(R"({"a":"Y.INDEX.JSON"})"), "folder of the index");
   refused(name, index(R"({"a":7})"), "not an index of weights");
   refused(name, index(R"({"a":"../m-2.safetensors"})"), "folder of the index");
   refused(name, index(R"({"a":"m-2.safetensors","x":"m-2.safetensors"})"), "does not hold it");
