@@ -30,7 +30,7 @@ constexpr int64_t kMostVisits = int64_t{1} << 22;
 constexpr int64_t kMostAxes = 64;
 // The number 0x1950a86a20f9469cfc6c, as pickles hold it.
 constexpr std::string_view kOldMagic = "\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19";
-constexpr size_t kLongestName = 1024;
+constexpr size_t kLongestKeys = 1024;
 constexpr int64_t kOldVersion = 1001;
 
 // A type of elements. `type` is none for numbers that cannot be weights.
@@ -272,8 +272,8 @@ class PthReader : public WeightFile {
     auto below = [&](const std::string& key, PickleIndex item) {
       const Kind kind = pickle_[item].kind;
       if (kind != Kind::list && kind != Kind::dict && kind != Kind::call) return;
-      if (name.size() + key.size() > kLongestName)
-        refuse(fmt::format("has a longer path of keys than {} bytes: {}", kLongestName,
+      if (name.size() + key.size() > kLongestKeys)
+        refuse(fmt::format("has a longer path of keys than {} bytes: {}", kLongestKeys,
                            base::quoted(name + key, 40)));
       visit(item, name.empty() ? key : name + "." + key, depth + 1);
     };
