@@ -307,9 +307,10 @@ class Slurm(JobTest):
         job, stacks = self.result("two_nodes")
         self.ended(job, "COMPLETED", "0:0", 1)
         self.assertIn(" part 2 on a[0-1] ", self.log("two_nodes"))
-        for rank, path in enumerate(stacks):
+        for rank, path in enumerate(stacks):  # in code that oneDNN made at run time, callers are guesses and may end in a kernel
             with open(path, encoding="utf-8") as f:
-                self.assertRegex(f.read(), rf"got SIGQUIT\nrank={rank} of 2 .* phase=\w+ step=[1-9]\d*\n(?s:.*)\n +\S.*Trainer")
+                self.assertRegex(f.read(), rf"got SIGQUIT\nrank={rank} of 2 .* phase=\w+ step=[1-9]\d*\n(?s:.*)\n +\S.*"
+                                           r"(?:Trainer|kernels::)")
         self.same_bits("two_nodes")
 
     def test_a_bad_node_is_found_before_the_start(self):
