@@ -170,19 +170,24 @@ describe_environment() {
   echo "---"
 }
 
+# is_rank PROCESS: true for a rank of Open MPI. Other children of mpirun start daemons on other nodes and end.
+is_rank() { tr '\0' '\n' <"/proc/$1/environ" 2>/dev/null | grep -q '^OMPI_COMM_WORLD_RANK='; }
+
 # end_if_stuck PROCESS: prints "stuck" and kills a launcher that is still there stuck_s seconds after its
-# last child. Open MPI 4's mpirun may hang at its own end when a rank dies while it connects (openpmix issue 1233).
-# A launcher that never had a child on this node is left alone.
+# last rank. Open MPI 4's mpirun may hang at its own end when a rank dies while it connects (openpmix issue 1233).
+# A launcher that never had a rank on this node is left alone: its ranks are on other nodes.
 stuck_s=120
 end_if_stuck() {
-  local pause=0.5 had='' since=$SECONDS nap states
+  local pause=0.5 had='' since=$SECONDS nap children child state
   trap - TERM QUIT
   trap '' USR1 HUP
   exec {nap}<> <(:)  # never has data, so that `read` is a sleep without a process
   while kill -0 "$1" 2>/dev/null; do
-    states=$(ps -o stat= --ppid "$1")
-    if [ -n "$states" ]; then had=1; fi
-    if [ -z "$had" ] || grep -q '^[^Z]' <<< "$states"; then since=$SECONDS; fi
+    children=$(ps -o pid=,stat= --ppid "$1" | sed '/Z/d')
+    while [ -z "$had" ] && read -r child state; do
+      if [ -n "$state" ] && is_rank "$child"; then had=1; fi
+    done <<< "$children"
+    if [ -z "$had" ] || [ -n "$children" ]; then since=$SECONDS; fi
     if [ $((SECONDS - since)) -ge "$stuck_s" ]; then
       echo stuck
       kill -KILL "$1"

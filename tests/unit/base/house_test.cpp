@@ -366,6 +366,7 @@ TEST(Style, OnlyModelsSpeakOfSelfSupervision) {
                  "sinkhorn|infonce|memory bank",
                  std::regex::icase),
       {{"torch_names", "names of parameters in files of published programs"},
+       {"foreign_vit", "programs whose ViTs it reads"},
        {"init_options", "names of these programs, in the help"}});
 }
 
