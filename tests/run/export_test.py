@@ -29,7 +29,8 @@ FIRST_RULE = '[[optimizer.rule]]\nmatch       = ".*/kernel"'
 
 def no_torch():
     """Returns why PyTorch cannot be used, or ""."""
-    done = subprocess.run([PYTHON, "-c", "import torch, numpy, PIL"], capture_output=True, text=True, check=False)
+    needs = "import torch, numpy, PIL; torch.nn.functional.scaled_dot_product_attention"
+    done = subprocess.run([PYTHON, "-c", needs], capture_output=True, text=True, check=False)
     return "" if done.returncode == 0 else f"{PYTHON}: {done.stderr.strip().splitlines()[-1]}"
 
 

@@ -145,7 +145,7 @@ TEST(BadSample, NumbersThatAreNotFiniteAreTheSamplesFault) {
   // An op may leave the numbers of its type.
   Dataset scaled("train", std::make_unique<Floats>(),
                  Pipeline("value_range(0, 1000, in_max=1, key=\"x\")", spec, {}));
-  expect_error(Exit::data, {"shard.tar:2: field 'x' holds inf, number 5"},
+  expect_error(Exit::data, {"shard.tar:2: field 'x' holds inf at element 5 of 6"},
                [&] { scaled.get(2, 0); });
   EXPECT_EQ(std::get<Array>(scaled.get(3, 0).at("x")).f32()[0], 1000);
 }

@@ -42,7 +42,7 @@ TEST(PlainText, ListsHaveOneEntryPerLine) {
   for (const std::string& text : {std::string("c\0a\0t\0\n\0", 8), std::string("\0c\0a\0t", 6)})
     expect_error(Exit::data, {"list' is UTF-16 text: save it as UTF-8"}, [&] { entries(text); });
   expect_error(Exit::data, {"list' is UTF-32 text"}, [&] { entries(std::string("c\0\0\0", 4)); });
-  expect_error(Exit::data, {"list' holds a zero byte at 3: names are UTF-8 text"},
+  expect_error(Exit::data, {"list' holds a zero byte at byte 3: names are UTF-8 text"},
                [&] { entries(std::string("cat\0\ndog", 8)); });
   EXPECT_EQ(entries("\xEF\xBB\xBF"), List{});
   expect_error(Exit::data, {"list': ", "pointer of Git LFS"},
