@@ -212,17 +212,17 @@ class Runs(browser_harness.BrowserTest):
                 f.write("\n".join(['{"kind":"start","step":0,"attempt":1.0,"time":1.0}', *train, last, *evals]) + "\n")
 
     def test_two_hundred_runs(self):
-        """The goal is 3 s on two cores. Other tests run beside this one, so that it counts the cores' time, and the best of
-        some tries: cores that others use as well take longer for the same work."""
+        """The goal is 3 s on two cores of 2020, and 10 s of one core's time on slow ones. Other tests run beside this one, so that it
+        counts the cores' time, and the best of some tries: cores that others use as well take longer for the same work."""
         self.many(200, 1000)
         for more in ((), ("--html", "many.html")):
             seconds = []
-            while len(seconds) < 4 and min(seconds, default=6) >= 6:
+            while len(seconds) < 4 and min(seconds, default=10) >= 10:
                 before = resource.getrusage(resource.RUSAGE_CHILDREN)
                 text = self.runs("many", "--sort", "best", *more)
                 after = resource.getrusage(resource.RUSAGE_CHILDREN)
                 seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-            self.assertLess(min(seconds), 6, more)
+            self.assertLess(min(seconds), 10, more)
             if not more:
                 self.assertEqual(re.findall(r"(?m)^many/(\d+) .* (\S+) val/perplexity_per_token @1,000 .* (\d+)$", text),
                                  [(str(i), f"{4 + i:.4g}", str(i)) for i in range(200)])
