@@ -36,7 +36,7 @@ NAMES = {
 class Timm:
     """Has the tensors of some weights under timm's names. A class token gets a position of zeros, which ours lacks."""
 
-    library = "timm's ViT"
+    model = "timm's ViT"
 
     def __init__(self, weights):
         self.weights, self.path, self.step, self.name, self.places = weights, weights.path, weights.step, weights.name, {}

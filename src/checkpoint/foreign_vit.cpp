@@ -292,7 +292,7 @@ class TranslatedVit : public WeightFile {
       t.how = How::cls;
     } else {
       base::log::warning(
-          "init.from: {} holds a class token, and this model has none (pool = \"tok\"): its "
+          "{} holds a class token, and this model has none (pool = \"tok\"): its "
           "features differ from those of the other program",
           path());
     }
@@ -394,7 +394,7 @@ std::unique_ptr<WeightFile> translated_vit(std::unique_ptr<WeightFile> file,
   map.clear();
   if (!vit.exact_gelu)
     base::log::warning(
-        "init.from: {} holds a ViT with the names of {}, which computes GELU exactly, and this "
+        "{} holds a ViT with the names of {}, which computes GELU exactly, and this "
         "model "
         "approximates it: gelu = \"erf\" beside the keys of the ViT gives the same features",
         file->path(), family->name);

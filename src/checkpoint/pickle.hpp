@@ -49,7 +49,7 @@ struct Pickle {
 };
 
 // Throws Error(Exit::checkpoint), which names the defect, or the name that is not read.
-// is_harmless: tells for MODULE.NAME whether a pickle may hold it.
+// is_harmless returns true for a MODULE.NAME that a pickle may hold.
 Pickle parse_pickle(std::string_view text, bool (*is_harmless)(std::string_view name));
 
 }  // namespace checkpoint

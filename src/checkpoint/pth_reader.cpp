@@ -395,7 +395,7 @@ class PthReader : public WeightFile {
   int64_t visits_ = 0;
   std::set<std::string> names_;
   std::vector<Place> places_;
-  // Of the current tensor:
+  // The state of reading the current tensor:
   const Place* place_ = nullptr;
   const std::vector<int64_t>* shape_ = nullptr;
   int64_t at_ = 0;  // bytes that were read; elements behind the first if they are not in rows

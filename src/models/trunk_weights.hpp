@@ -32,7 +32,7 @@ struct TorchTrunk {
   std::string head = "fc.";        // of the linear classifier beside it
 };
 
-// What readers of other programs' ViTs must know of ours (checkpoint/foreign_vit.hpp).
+// Facts about our ViT that readers of other programs' ViTs need (checkpoint/foreign_vit.hpp).
 struct VitFacts {
   std::string root;  // "encoder/"
   int64_t heads = 1, patches = 0;

@@ -20,7 +20,7 @@ x = torch.from_numpy(images).permute(0, 3, 1, 2).float() / 127.5 - 1
 
 
 def shake(model):
-    """Moves all parameters off their first values, many of which are 0 or 1."""
+    """Adds noise to all parameters, because many begin as 0 or 1."""
     with torch.no_grad():
         for p in model.parameters():
             p.add_(0.3 * torch.randn_like(p))
