@@ -12,6 +12,7 @@
 
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -115,6 +116,8 @@ struct MethodOptions : config::Table::Variant {
   // False if the optimizer reads gradients before the update. Gradients can then have neither decay
   // within them nor a ratio (kernels::InnerDecay).
   virtual bool reads_gradients_once() const { return true; }
+  // Returns why the optimizer cannot update the parameter, or "".
+  virtual std::string problem(const shard::Parameter& /*parameter*/) const { return ""; }
   virtual std::unique_ptr<Method> make(const shard::Fabric& fabric, const Chosen& chosen) const = 0;
 };
 

@@ -21,8 +21,8 @@
 //   adafactor/{v_row,v_col,v}/PATH   1/0/0/{1,2,3}/PATH, where unused ones are [1] zeros
 //   adafactor/momentum/PATH          1/0/2/1/PATH
 //   adamw/{mu,nu}/PATH               1/0/{1,2}/PATH
-//   adamw/nu_max/PATH, lion/mu/PATH, rmsprop/{square_avg,momentum_buffer,grad_avg}/PATH,
-//   sgd/trace/PATH: none
+//   adamw/nu_max/PATH, lion/mu/PATH, muon/momentum/PATH, sgd/trace/PATH,
+//   rmsprop/{square_avg,momentum_buffer,grad_avg}/PATH: none
 //   momentum/trace/PATH              1/0/0/PATH
 #pragma once
 

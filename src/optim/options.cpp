@@ -373,6 +373,24 @@ std::vector<ParameterRole> roles_of(const std::vector<shard::Parameter>& paramet
   return roles;
 }
 
+namespace {
+// Reports the first parameter of each rule that the rule's optimizer cannot update.
+void check_methods(const OptimizerOptions& options, const std::vector<shard::Parameter>& parameters,
+                   Policies& out) {
+  std::set<int> reported;
+  for (size_t p = 0; p < parameters.size(); ++p) {
+    const ParameterPolicy& policy = out.parameters[p];
+    if (policy.frozen || reported.count(policy.rule)) continue;
+    const std::string problem = options.method_options(policy.rule).problem(parameters[p]);
+    if (problem.empty()) continue;
+    reported.insert(policy.rule);
+    out.problems.push_back({policy.rule < 0 ? std::string("optimizer.kind")
+                                            : fmt::format("optimizer.rule.{}.kind", policy.rule),
+                            problem});
+  }
+}
+}  // namespace
+
 Policies resolve_policies(const OptimizerOptions& options, const ScheduleTables& tables,
                           const std::vector<shard::Parameter>& parameters, const Clock& clock) {
   auto is_state = [](const shard::Parameter& p) { return p.kind == shard::ParameterKind::state; };
@@ -383,6 +401,7 @@ Policies resolve_policies(const OptimizerOptions& options, const ScheduleTables&
   for (const shard::Parameter& p : others) paths.push_back(p.path);
   const std::vector<ParameterRole> roles = roles_of(others);
   Policies out = PolicyResolver(options, tables, paths, roles, clock).resolve();
+  check_methods(options, others, out);
   for (size_t p = 0; p < parameters.size(); ++p) {
     if (is_state(parameters[p]))
       out.parameters.insert(out.parameters.begin() + std::ptrdiff_t(p), {.frozen = true});

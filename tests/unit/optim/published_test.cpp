@@ -114,7 +114,8 @@ TEST(Published, Rmsprop) {
 // Until that step the tensor's weights, state and norm do not change. Then the tensor continues as
 // if the run began there, whatever the other tensors did.
 TEST(Published, GradientsDroppedUntilAStep) {
-  for (const char* kind : {"adafactor", "adamw", "lion", "momentum", "rmsprop", "sgd", "larc"})
+  for (const char* kind :
+       {"adafactor", "adamw", "lion", "momentum", "muon", "rmsprop", "sgd", "larc"})
     for (int fsdp : {1, 2}) {
       SCOPED_TRACE(kind);
       Job s = job(kind, 0.1);

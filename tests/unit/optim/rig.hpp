@@ -53,23 +53,47 @@ class ThreadComm : public SilentComm {
     if (size() == 1) return {};
     ++reduced_.calls;
     reduced_.bytes += view.bytes();
-    meeting_.views[size_t(rank_)] = view;
+    if (view.type == device::DType::f32)
+      add<float>(view, 0, view);
+    else
+      add<double>(view, 0, view);
+    return {};
+  }
+  comm::Ticket all_gather(device::View send, device::View recv, device::Queue&) override {
+    meet(send);
+    for (int r = 0; r < size(); ++r)
+      std::memcpy(recv.f32() + r * send.count, meeting_.views[size_t(r)].data,
+                  size_t(send.bytes()));
     meeting_.barrier.arrive_and_wait();
-    std::vector<double> sum(size_t(view.count));
-    for (int64_t i = 0; i < view.count; ++i) sum[size_t(i)] = tree(i, 0, size());
-    meeting_.barrier.arrive_and_wait();
-    std::copy(sum.begin(), sum.end(), view.f64());
-    meeting_.barrier.arrive_and_wait();
+    return {};
+  }
+  comm::Ticket reduce_scatter(device::View send, device::View recv, device::Queue&) override {
+    add<float>(send, rank() * recv.count, recv);
     return {};
   }
   void barrier() override { meeting_.barrier.arrive_and_wait(); }
 
  private:
-  double tree(int64_t i, int begin, int end) const {
-    if (end - begin == 1) return meeting_.views[size_t(begin)].f64()[i];
+  void meet(device::View view) {
+    meeting_.views[size_t(rank_)] = view;
+    meeting_.barrier.arrive_and_wait();
+  }
+  // out = the sums of all ranks' views, from element `first` on
+  template <class T>
+  void add(device::View view, int64_t first, device::View out) {
+    meet(view);
+    std::vector<T> sum(size_t(out.count));
+    for (int64_t i = 0; i < out.count; ++i) sum[size_t(i)] = tree<T>(first + i, 0, size());
+    meeting_.barrier.arrive_and_wait();
+    std::copy(sum.begin(), sum.end(), static_cast<T*>(out.data));
+    meeting_.barrier.arrive_and_wait();
+  }
+  template <class T>
+  T tree(int64_t i, int begin, int end) const {
+    if (end - begin == 1) return static_cast<const T*>(meeting_.views[size_t(begin)].data)[i];
     int half = 1;
     while (half * 2 < end - begin) half *= 2;
-    return tree(i, begin, begin + half) + tree(i, begin + half, end);
+    return tree<T>(i, begin, begin + half) + tree<T>(i, begin + half, end);
   }
   Meeting& meeting_;
 };
@@ -80,6 +104,7 @@ struct Job {
   int fsdp = 1;
   int64_t cuts = 1;
   int threads = 1;
+  bool fixed_order = false;  // of products (device::Queue)
   // With kind plan, paper_of is the planned device.
   device::Kind kind = default_kind(), paper_of = device::Kind::cpu;
   optim::OptimizerOptions options;
@@ -112,7 +137,8 @@ class Rig {
       else
         r.mesh.fsdp = std::make_unique<ThreadComm>(meeting_, f);
       r.mesh.replica = comm::make_plan_comm(1);
-      r.queue = std::make_unique<device::Queue>(job_.kind, job_.threads, false, job_.paper_of);
+      r.queue =
+          std::make_unique<device::Queue>(job_.kind, job_.threads, job_.fixed_order, job_.paper_of);
       shard::Fabric fabric{layout_, r.mesh, *r.queue, r.ledger};
       r.optimizer = std::make_unique<optim::Optimizer>(
           fabric, job_.options, job_.policies, job_.schedules, job_.groups, job_.loss_scale);

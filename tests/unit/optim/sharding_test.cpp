@@ -8,6 +8,7 @@
 #include "optim/adafactor.hpp"
 #include "optim/adamw.hpp"
 #include "optim/momentum.hpp"
+#include "optim/muon.hpp"
 #include "optim/registry.hpp"
 #include "optim/rmsprop.hpp"
 #include "optim/sgd.hpp"
@@ -63,6 +64,17 @@ Job job_for(const std::string& variant) {
          .kind = "adafactor",
          .method = std::make_shared<optim::AdafactorOptions>()},
     };
+  }
+  // Bits of products do not depend on threads, as at level "mesh".
+  s.fixed_order = variant.starts_with("muon");
+  if (variant == "muon_by_rule") {
+    auto m = std::make_shared<optim::MuonOptions>();
+    m->momentum_type = device::DType::bf16;
+    m->scaling = optim::MuonOptions::Scaling::match_adamw;
+    s.options.kind = "adamw";
+    s.options.rules = {
+        {.match = "a/kernel", .kind = "sgd", .method = std::make_shared<optim::SgdOptions>()},
+        {.match = ".*kernel|pos", .kind = "muon", .method = m}};
   }
   if (variant == "rmsprop_centered") {
     auto m = std::make_shared<optim::RmspropOptions>();
@@ -243,7 +255,7 @@ TEST(Measures, SeveralSumsOfWeightsAndGradients) {
 // it unchanged.
 TEST(State, IsNoBusinessOfOptimizers) {
   for (const char* kind :
-       {"adafactor", "adamw", "lion", "momentum", "rmsprop", "sgd", "sgd_lars"}) {
+       {"adafactor", "adamw", "lion", "momentum", "muon", "rmsprop", "sgd", "sgd_lars"}) {
     Job s = job_for(kind);
     const Outcome without = run_all(s, 2);
     s.parameters.push_back(rig::parameter("a/mean", {130}));
@@ -375,8 +387,9 @@ TEST_P(Sharding, StatePerRankIsItsShare) {
 
 INSTANTIATE_TEST_SUITE_P(Methods, Sharding,
                          testing::Values("adafactor", "adafactor_clipped", "adamw", "adamw_by_rule",
-                                         "lion", "momentum", "rmsprop", "rmsprop_centered", "sgd",
-                                         "sgd_momentum", "sgd_larc", "sgd_lars"),
+                                         "lion", "momentum", "muon", "muon_by_rule", "rmsprop",
+                                         "rmsprop_centered", "sgd", "sgd_momentum", "sgd_larc",
+                                         "sgd_lars"),
                          [](const auto& test) { return test.param; });
 
 // Without a norm that all tensors share, each tensor gets the bits that its optimizer alone gives.
@@ -408,6 +421,6 @@ TEST(ByRule, EachTensorHasItsOwnOptimizer) {
   EXPECT_EQ(states.at("a/bias"), 2);
 }
 
-TEST(ShardingRegistry, EveryOptimizerIsCovered) { EXPECT_EQ(optim::methods().size(), 6u); }
+TEST(ShardingRegistry, EveryOptimizerIsCovered) { EXPECT_EQ(optim::methods().size(), 7u); }
 
 }  // namespace
