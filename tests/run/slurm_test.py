@@ -180,6 +180,16 @@ class Slurm(JobTest):
         return cls.chain("task-0", f"{number}_0")
 
     @classmethod
+    def play_srun(cls):
+        """srun starts the ranks, instead of mpirun, and passes signals on to them."""
+        if "pmix" not in cls.cluster.command("srun", "--mpi=list").split():
+            return None
+        number = cls.submit("srun", LAUNCHER="srun", SRUN_MPI="pmix", TRAINER="./slow", SLOW_PARTS="1")
+        cls.trains("srun", 1)
+        cls.signal(number)
+        return cls.ends(number)
+
+    @classmethod
     def play_no_requeue(cls):
         number = cls.submit("no_requeue", "--no-requeue", TRAINER="./slow", SLOW_PARTS="1")
         cls.trains("no_requeue", 1)
@@ -362,6 +372,15 @@ class Slurm(JobTest):
                 self.assertNotEqual(job["JobId"], successor["JobId"])
                 self.assertIn(" part 2 on ", self.log(os.path.basename(successor["StdOut"])[:-4]))
                 self.same_bits(runs)
+
+    def test_srun(self):
+        job = self.result("srun")
+        if not job:
+            self.skipTest("SLURM has no plugin for PMIx here")
+        self.ended(job, "COMPLETED", "0:0", 1)
+        self.assertRegex(self.log("srun"), r"(?s)stopped  step=[1-9].*signal USR1.*part 1 ended with 75.*from=checkpoint.*"
+                                           r"part 2 ended with 0")
+        self.same_bits("srun")
 
     def test_no_requeue(self):
         self.ended(self.result("no_requeue"), "FAILED", "75:0")

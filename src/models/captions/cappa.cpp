@@ -28,6 +28,7 @@ std::vector<InputSpec> Cappa::inputs() const {
       {"weights", DType::f32, options_.length()},
       {"decoder_ids", DType::i32, options_.length()}};
   if (options_.masked()) specs.push_back({"causal", DType::u8, 1});
+  if (drops_tokens()) specs.push_back({"kept", DType::i32, kept_tokens()});
   return specs;
 }
 
@@ -95,7 +96,8 @@ Cappa::Draws Cappa::draw(const int32_t* labels, int64_t examples, int64_t first_
                          bool train, base::Stream stream) const {
   int64_t length = options_.length();
   Draws draws{std::vector<uint8_t>(size_t(examples)),
-              std::vector<int32_t>(size_t(examples * length))};
+              std::vector<int32_t>(size_t(examples * length)),
+              draw_kept(examples, first_position, train, stream)};
   int64_t masked = options_.masked_tokens();
   std::vector<int> order(static_cast<size_t>(length));
   std::vector<uint32_t> key(static_cast<size_t>(length));
@@ -120,6 +122,24 @@ Cappa::Draws Cappa::draw(const int32_t* labels, int64_t examples, int64_t first_
     for (int64_t i = 0; i < masked; ++i) ids[order[size_t(i)]] = int32_t(options_.vocab_size);
   }
   return draws;
+}
+
+// The tokens with the smallest keys. Evaluations read all, so they need no draws.
+std::vector<int32_t> Cappa::draw_kept(int64_t examples, int64_t first_position, bool train,
+                                      const base::Stream& stream) const {
+  if (!drops_tokens()) return {};
+  const int64_t all = tokens(), kept = kept_tokens();
+  std::vector<int32_t> rows;
+  std::vector<std::pair<uint32_t, int32_t>> keys(static_cast<size_t>(all));
+  for (int64_t b = 0; b < examples; ++b) {
+    const base::Stream mine = stream.sub(uint64_t(first_position + b)).sub(1);
+    for (int64_t t = 0; t < all; ++t)
+      keys[size_t(t)] = {train ? mine.bits(uint64_t(t)) : 0, int32_t(b * all + t)};
+    std::nth_element(keys.begin(), keys.begin() + kept - 1, keys.end());
+    for (int64_t k = 0; k < kept; ++k) rows.push_back(keys[size_t(k)].second);
+    std::sort(rows.end() - kept, rows.end());
+  }
+  return rows;
 }
 
 void Cappa::prepare(const HostBatch& batch, bool train, base::Stream stream,
@@ -152,6 +172,8 @@ void Cappa::fill(const HostBatch& batch, const Draws& draws, const Inputs& into)
   std::memcpy(buffer("decoder_ids").data, draws.decoder_ids.data(), draws.decoder_ids.size() * 4);
   if (options_.masked())
     for (int64_t b = 0; b < n; ++b) buffer("causal").u8()[b] = !draws.parallel[size_t(b)];
+  if (drops_tokens())
+    std::memcpy(buffer("kept").data, draws.kept.data(), draws.kept.size() * sizeof(int32_t));
 }
 
 // Checks sizes, types and ids of a batch. Throws Error(Exit::data) for a label outside the
@@ -172,8 +194,21 @@ void Cappa::check_batch(const HostBatch& batch, const Inputs& into) const {
                  id, batch.first_position + i / length, options_.vocab_size);
 }
 
-CaptionDecoder::Memory Cappa::memory(const Inputs& inputs, View encoded) const {
-  return {encoded, options_.masked() ? inputs.at("causal").device : View{}};
+View Cappa::flags(const Inputs& inputs) const {
+  return options_.masked() ? inputs.at("causal").device : View{};
+}
+
+CaptionDecoder::Memory Cappa::memory(nn::Context& ctx, const Inputs& inputs, View encoded) const {
+  if (!ctx.train || !drops_tokens()) return {encoded, flags(inputs), tokens()};
+  const int64_t rows = ctx.batch * kept_tokens();
+  const View some = ctx.make(ctx.keep, rows * encoder_.width(), encoded.type);
+  ctx.run(kernels::GatherRows{.y = some,
+                              .x = encoded,
+                              .index = inputs.at("kept").device,
+                              .rows = rows,
+                              .width = encoder_.width(),
+                              .source_rows = ctx.batch * tokens()});
+  return {some, flags(inputs), kept_tokens()};
 }
 
 std::string Cappa::changing_arguments() const {
@@ -224,7 +259,7 @@ View Cappa::decode(nn::Context& ctx, const Inputs& inputs, State& state) const {
   const Tokens& encoded =
       encoder().forward(ctx, {&group, 1}, decoder_.first_block(), *state.encoder);
   return decoder_.forward(ctx, inputs.at("decoder_ids").device,
-                          memory(inputs, encoded.of_one_size()), head_.block(), state.decoder);
+                          memory(ctx, inputs, encoded.of_one_size()), head_.block(), state.decoder);
 }
 
 void Cappa::forward_backward(nn::Context& ctx, const Inputs& inputs, int64_t global_batch,
@@ -242,14 +277,14 @@ void Cappa::forward_backward(nn::Context& ctx, const Inputs& inputs, int64_t glo
     View d = ctx.arena.temporary(last.count() * options_.decoder_width());
     head_.forward_backward(ctx, y, last, d, decoder_.last_block(), state.head);
     const Tokens& d_encoded = encoder().make_gradient(ctx, *state.encoder);
-    backward_decoder(ctx, d, d_encoded.of_one_size(), state);
+    backward_decoder(ctx, inputs, d, d_encoded.of_one_size(), state);
     encoder().backward(ctx, *state.encoder);
     const CaptionHead::Targets& targets = state.head.targets;
     ctx.run(kernels::LossSums{.sums = sums,
                               .loss = targets.loss,
                               .first = targets.examples,
                               .weights = inputs.at("weights").device,
-                              .flags = memory(inputs, {}).flags,
+                              .flags = flags(inputs),
                               .batch = ctx.batch,
                               .length = options_.length(),
                               .slices = ctx.slices});
@@ -257,12 +292,25 @@ void Cappa::forward_backward(nn::Context& ctx, const Inputs& inputs, int64_t glo
   ctx.arena.pop_low(start);
 }
 
-// The decoder adds up the gradient of the tokens in f32, whatever type the trunk reads.
-void Cappa::backward_decoder(nn::Context& ctx, View d, View d_encoded, State& state) const {
+// The decoder adds up the gradient of the tokens in f32, whatever type the trunk reads. Tokens that
+// it has not read get zeros.
+void Cappa::backward_decoder(nn::Context& ctx, const Inputs& inputs, View d, View d_encoded,
+                             State& state) const {
   device::Arena::Scope scope(ctx.arena);
   const bool same = d_encoded.type == device::DType::f32;
   const View sum = same ? d_encoded : ctx.arena.temporary(d_encoded.count);
-  decoder_.backward(ctx, d, sum, encoder().last_block(), state.decoder);
+  const int64_t rows = ctx.batch * kept_tokens();
+  const View read = drops_tokens() ? ctx.arena.temporary(rows * encoder_.width()) : sum;
+  decoder_.backward(ctx, d, read, encoder().last_block(), state.decoder);
+  if (drops_tokens()) {
+    ctx.run(kernels::Fill{.y = sum});
+    ctx.run(kernels::ScatterRows{.y = sum,
+                                 .x = read,
+                                 .index = inputs.at("kept").device,
+                                 .rows = rows,
+                                 .width = encoder_.width(),
+                                 .target_rows = ctx.batch * tokens()});
+  }
   if (!same) ctx.run(kernels::Cast{.y = d_encoded, .x = sum});
 }
 
@@ -366,7 +414,8 @@ std::unique_ptr<PairScorePass> Cappa::make_pair_score_pass() const {
 
 int64_t Cappa::forward_flops() const {
   const ImageGroup group = images();
-  return encoder().forward_flops({&group, 1}) + decoder_.forward_flops() + head_.forward_flops();
+  return encoder().forward_flops({&group, 1}) + decoder_.forward_flops(kept_tokens()) +
+         head_.forward_flops();
 }
 int64_t Cappa::input_flops() const {
   const ImageGroup group = images();

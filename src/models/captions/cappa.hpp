@@ -35,10 +35,13 @@ class Cappa : public Model, public CaptionScorer, public Captioner, public Embed
   struct Measures {
     enum Index { loss, loss_ar, loss_parallel, loss_per_token };
   };
-  // The decisions of a step: the examples that are predicted in parallel, and the decoder's ids.
+  // The decisions of a step: the examples that are predicted in parallel, the decoder's ids, and
+  // the tokens of an image that the decoder reads.
   struct Draws {
     std::vector<uint8_t> parallel;     // [n]
     std::vector<int32_t> decoder_ids;  // [n * length]
+    // [n * kept_tokens()]: rows of the n images' tokens, ascending; empty with keep_ratio = 1
+    std::vector<int32_t> kept;
   };
   // The state of one pass.
   struct State {
@@ -94,15 +97,23 @@ class Cappa : public Model, public CaptionScorer, public Captioner, public Embed
   const CappaOptions& options() const { return options_; }
   // True if training computes every position of the text.
   bool computes_all_rows() const { return decoder_.drops() || !options_.pack_text; }
+  int64_t tokens() const { return decoder_.config().memory_length; }  // of an image
+  int64_t kept_tokens() const { return options_.kept_tokens(tokens()); }
 
  private:
   void check_batch(const HostBatch& batch, const Inputs& into) const;
   void fill(const HostBatch& batch, const Draws& draws, const Inputs& into) const;
-  CaptionDecoder::Memory memory(const Inputs& inputs, View encoded) const;
+  // True if the decoder reads some of the tokens alone.
+  bool drops_tokens() const { return options_.keep_ratio < 1; }
+  std::vector<int32_t> draw_kept(int64_t examples, int64_t first_position, bool train,
+                                 const base::Stream& stream) const;
+  View flags(const Inputs& inputs) const;
+  CaptionDecoder::Memory memory(nn::Context& ctx, const Inputs& inputs, View encoded) const;
   void select(const nn::Context& ctx, const Inputs& inputs, State& state) const;
   void place(nn::Context& ctx, State& state) const;
   View decode(nn::Context& ctx, const Inputs& inputs, State& state) const;
-  void backward_decoder(nn::Context& ctx, View d, View d_encoded, State& state) const;
+  void backward_decoder(nn::Context& ctx, const Inputs& inputs, View d, View d_encoded,
+                        State& state) const;
 
   CappaOptions options_;
   ParameterList list_;

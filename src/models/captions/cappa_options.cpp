@@ -96,6 +96,11 @@ void CappaOptions::bind(config::Table& t) {
   t.key("label_smoothing", label_smoothing, "share of the target given to all other tokens")
       .min(0)
       .max(0.99);
+  t.key("keep_ratio", keep_ratio,
+        "share of an image's tokens that the decoder reads in training, drawn for each example "
+        "(arXiv 2509.01644); evaluations read all")
+      .above(0)
+      .max(1);
   t.key("pad_id", pad_id, "id of padding; labels with this id have no loss").min(0);
   t.key("logits_mb", logits_mb, "largest chunk of the [tokens, vocabulary] logits")
       .min(1)

@@ -2,6 +2,7 @@
 // Keys of [model] kind = "cappa" (cappa.md 1.1).
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 
@@ -29,6 +30,7 @@ struct CappaOptions : config::Table::Variant {
   bool learned_positions = true;
   double masked_pred_prob = 0.75, masking_ratio = 1.0;
   double label_smoothing = 0;
+  double keep_ratio = 1;
   int64_t pad_id = 0;
   int64_t logits_mb = 1024;
   bool pack_text = true;
@@ -46,6 +48,10 @@ struct CappaOptions : config::Table::Variant {
   bool masked() const { return masked_pred_prob > 0; }
   // Returns the number of masked tokens of a parallel example.
   int64_t masked_tokens() const { return int64_t(masking_ratio * double(length())); }
+  // Returns the number of an image's tokens that the decoder reads in training.
+  int64_t kept_tokens(int64_t tokens) const {
+    return std::max(int64_t{1}, int64_t(keep_ratio * double(tokens) + 0.5));
+  }
   int64_t embedding_rows() const { return vocab_size + (masked() ? 1 : 0); }
   // The configurations of the model's parts.
   std::shared_ptr<const TrunkKeys> trunk_keys() const;

@@ -114,7 +114,7 @@ void CaptionDecoder::forward_layer(nn::Context& ctx, const Layer& layer, Stack::
   const bool last = blocks_.is_last(layer), drop = ctx.train && drops();
   const nn::Sequences all = pass.selection.rows.sequences(),
                       some = last ? pass.selection.last.sequences() : all;
-  const nn::Sequences image{config_.memory_length, ctx.batch * config_.memory_length};
+  const nn::Sequences image{pass.memory.length, ctx.batch * pass.memory.length};
   const nn::Rows rows = some.rows;
   const int64_t width = config_.width, elements = rows.count * width,
                 columns = config_.length * width;
@@ -168,7 +168,7 @@ void CaptionDecoder::backward_layer(nn::Context& ctx, const Layer& layer, Stack:
   const bool last = blocks_.is_last(layer), drop = ctx.train && drops();
   const nn::Sequences all = pass.selection.rows.sequences(),
                       some = last ? pass.selection.last.sequences() : all;
-  const nn::Sequences image{config_.memory_length, ctx.batch * config_.memory_length};
+  const nn::Sequences image{pass.memory.length, ctx.batch * pass.memory.length};
   const nn::Rows rows = some.rows;
   const int64_t width = config_.width, columns = config_.length * width;
   const Memory& memory = pass.memory;
@@ -272,9 +272,8 @@ void CaptionDecoder::backward_embedding(nn::Context& ctx, View d, const Pass& pa
     });
 }
 
-int64_t CaptionDecoder::forward_flops() const {
-  const int64_t p = config_.memory_length, e = config_.memory_width, d = config_.width,
-                m = config_.mlp;
+int64_t CaptionDecoder::forward_flops(int64_t memory_length) const {
+  const int64_t p = memory_length, e = config_.memory_width, d = config_.width, m = config_.mlp;
   const int64_t l = config_.length;
   int64_t self = 4 * 2 * l * d * d + 2 * 2 * l * l * d;
   int64_t cross = 2 * 2 * l * d * d + 2 * 2 * p * e * d + 2 * 2 * l * p * d;

@@ -15,7 +15,7 @@ struct DecoderConfig {
   int64_t depth = 0, width = 0, mlp = 0, heads = 0;
   bool bias = false;
   float dropout = 0;
-  int64_t memory_length = 0, memory_width = 0;  // encoded image of an example: tokens, width
+  int64_t memory_length = 0, memory_width = 0;  // encoded image: most tokens, width
   int64_t length = 0;                           // positions of a text
   int64_t position_rows = 0;                    // rows of the position table, at least `length`
   int64_t embedding_rows = 0;                   // rows of the token table
@@ -27,8 +27,9 @@ class CaptionDecoder {
   CaptionDecoder(const DecoderConfig& config, Recompute recompute, ParameterList& list);
 
   struct Memory {
-    View encoded;  // [batch * memory_length, memory_width]
-    View flags;    // u8 [batch], 1 = causal; none: all causal
+    View encoded;        // [batch * length, memory_width]
+    View flags;          // u8 [batch], 1 = causal; none: all causal
+    int64_t length = 0;  // tokens of an image, at most memory_length
   };
   // The rows that a pass computes. All layers but the last compute `rows`. The last layer uses them
   // as keys and values only, and computes `last`, a subset.
@@ -77,7 +78,7 @@ class CaptionDecoder {
   View forward(nn::Context& ctx, View ids, const Memory& memory, int next_block, Pass& pass) const;
   // d: gradient of forward's result, used as workspace. Overwrites d_encoded.
   void backward(nn::Context& ctx, View d, View d_encoded, int next_block, Pass& pass) const;
-  int64_t forward_flops() const;
+  int64_t forward_flops(int64_t memory_length) const;
   int first_block() const { return embed_block_; }
   // ---- for passes that run the layers in an order of their own
   const DecoderConfig& config() const { return config_; }

@@ -169,9 +169,7 @@ std::map<std::string, Floats> gradients_of(rig::World& world, const models::Capp
 
 // The derivative along the gradient is the gradient's norm. Each tensor is checked by fourth-order
 // differences.
-TEST(Cappa, GradientsAgainstDifferences) {
-  models::CappaOptions o = rig::small_options();
-  o.label_smoothing = 0.1;
+void check_gradients(const models::CappaOptions& o) {
   rig::World world(o, 8);
   const std::map<std::string, Floats> gradients = gradients_of(world, o);
   for (const auto& [path, gradient] : gradients) {
@@ -186,6 +184,52 @@ TEST(Cappa, GradientsAgainstDifferences) {
       return world.forward_backward()[Cappa::Sums::loss] / 8;
     });
     EXPECT_NEAR(slope, norm, 2e-3 * norm + 2e-5) << path;
+  }
+}
+
+TEST(Cappa, GradientsAgainstDifferences) {
+  models::CappaOptions o = rig::small_options();
+  o.label_smoothing = 0.1;
+  check_gradients(o);
+}
+
+TEST(Cappa, GradientsWithSomeTokensAgainstDifferences) {
+  models::CappaOptions o = rig::small_options();
+  o.keep_ratio = 0.5;
+  check_gradients(o);
+}
+
+// In training the decoder reads the kept tokens alone; evaluations read all.
+TEST(Cappa, ReadsKeptTokensAlone) {
+  models::CappaOptions o = rig::small_options();
+  o.encoder.depth = 1;
+  o.keep_ratio = 0.5;
+  rig::World world(o, 2);
+  shake(world);
+  // Attention adds nothing, so each token depends on its own patch.
+  world.set("encoder/Transformer/encoderblock_0/MultiHeadDotProductAttention_0/out/kernel",
+            Floats(24 * 24, 0.0f));
+  rig::MadeBatch batch(o, 2);
+  models::Cappa::Draws draws =
+      world.model.draw(batch.labels.data(), 2, 0, true, base::Stream(4, "draws"));
+  ASSERT_EQ(draws.kept.size(), 4u);
+  auto losses = [&] {
+    world.model.prepare(batch.host(2), draws, world.inputs);
+    double nll[2], weight[2];
+    const double trained = world.forward_backward()[Cappa::Sums::loss];
+    world.evaluate(nll, weight);
+    return std::pair(trained, nll[1]);
+  };
+  const auto before = losses();
+  for (int32_t patch = 4; patch < 8; ++patch) {  // of the second image; the first has no words
+    const bool kept = std::ranges::count(draws.kept, patch) > 0;
+    const std::vector<float> image = batch.image;
+    const int64_t row = patch % 4 / 2 * 8, column = patch % 2 * 8;
+    for (int64_t c = 0; c < 3; ++c) batch.image[size_t((256 + row * 16 + column) * 3 + c)] += 1;
+    const auto after = losses();
+    EXPECT_EQ(after.first != before.first, kept) << patch;
+    EXPECT_NE(after.second, before.second) << patch;
+    batch.image = image;
   }
 }
 

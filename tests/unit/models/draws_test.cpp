@@ -34,6 +34,37 @@ TEST(Draws, ShareOfParallelExamples) {
   }
 }
 
+// Rows of the tokens of n images: so many of each, ascending, all tokens equally often, and the
+// same at a position whatever the batch is.
+TEST(Draws, KeptTokens) {
+  models::CappaOptions o = rig::small_options();
+  o.image_size = 40;  // 25 tokens
+  o.keep_ratio = 0.3;
+  const models::Cappa model(o, {});
+  const int64_t n = 4000, kept = 8;
+  ASSERT_EQ(model.kept_tokens(), kept);
+  const std::vector<int32_t> labels(size_t(n * 9), 5);
+  const Draws d = model.draw(labels.data(), n, 0, true, kStream);
+  ASSERT_EQ(int64_t(d.kept.size()), n * kept);
+  std::vector<int64_t> hits(25, 0);
+  for (int64_t b = 0; b < n; ++b)
+    for (int64_t k = 0; k < kept; ++k) {
+      const int32_t row = d.kept[size_t(b * kept + k)];
+      ASSERT_EQ(row / 25, b);
+      if (k > 0) {
+        ASSERT_GT(row, d.kept[size_t(b * kept + k - 1)]);
+      }
+      ++hits[size_t(row % 25)];
+    }
+  const double share = 8.0 / 25, expected = share * double(n);
+  for (const int64_t hit : hits)
+    EXPECT_NEAR(double(hit), expected, 5 * std::sqrt(expected * (1 - share)));
+  const Draws part = model.draw(labels.data(), 1, 70, true, kStream);
+  for (int64_t k = 0; k < kept; ++k)
+    EXPECT_EQ(part.kept[size_t(k)], d.kept[size_t(70 * kept + k)] - 70 * 25);
+  EXPECT_TRUE(model_with(0.5, 1).draw(labels.data(), n, 0, true, kStream).kept.empty());
+}
+
 TEST(Draws, IdsOfBothKinds) {
   const int64_t n = 400, length = 9;
   for (double ratio : {1.0, 0.7, 0.3, 0.05}) {
@@ -109,7 +140,7 @@ TEST(Prepare, WeightsAndFlags) {
   masks[10] = 0.5f;
   models::HostBatch host = batch.host(3);
   host.features["label_masks"] = device::view(masks.data(), 27);
-  Draws recorded{{1, 0, 1}, std::vector<int32_t>(27, 61)};
+  Draws recorded{{1, 0, 1}, std::vector<int32_t>(27, 61), {}};
   world.model.prepare(host, recorded, world.inputs);
   for (size_t i = 0; i < 27; ++i) {
     EXPECT_EQ(world.inputs.at("weights").host.f32()[i], batch.labels[i] == 2 ? 0 : masks[i]) << i;
