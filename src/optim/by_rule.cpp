@@ -10,7 +10,11 @@ class ByRule : public Method {
  public:
   ByRule(const shard::Fabric& fabric, std::vector<int> of,
          std::vector<std::unique_ptr<Method>> methods)
-      : Method(fabric, Chosen(of.size(), true)), of_(std::move(of)), methods_(std::move(methods)) {}
+      : Method(fabric, Chosen(of.size(), true)), of_(std::move(of)), methods_(std::move(methods)) {
+    measures_.assign(methods_.size(), false);
+    for (size_t p = 0; p < of_.size(); ++p)
+      if (method(int(p)).measures(int(p)) > 0) measures_[size_t(of_[p])] = true;
+  }
 
   int64_t sums(int parameter) const override { return method(parameter).sums(parameter); }
   void sum(const Piece& piece, device::View gradient, device::View sums) override {
@@ -27,8 +31,10 @@ class ByRule : public Method {
                device::View sums) override {
     method(piece.parameter).measure(piece, weights, gradient, sums);
   }
+  // A method that measures nothing has no totals.
   void measured(const TensorTotals& totals) override {
-    for (const auto& m : methods_) m->measured(totals);
+    for (size_t m = 0; m < methods_.size(); ++m)
+      if (measures_[m]) methods_[m]->measured(totals);
   }
   void update(const Piece& piece, const kernels::Update& update) override {
     method(piece.parameter).update(piece, update);
@@ -42,6 +48,7 @@ class ByRule : public Method {
 
   std::vector<int> of_;  // by parameter: index of its method
   std::vector<std::unique_ptr<Method>> methods_;
+  std::vector<bool> measures_;  // by method: it measures a tensor
 };
 
 }  // namespace
