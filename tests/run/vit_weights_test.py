@@ -5,10 +5,13 @@ what does not fit is refused. tests/data/make_vits.py made the files.
 
 timm is optional: TORCH_PYTHON names a Python that has it, if this one has not.
 """
+import hashlib
+import json
 import os
 import subprocess
 import sys
 import tarfile
+import tomllib
 import unittest
 
 import h5py
@@ -68,12 +71,36 @@ every_steps = 1
 """
 
 
-def no_timm():
-    done = subprocess.run([PYTHON, "-c", "import timm, safetensors.torch"], capture_output=True, text=True, check=False)
+# Opens a folder, and writes the tokens and the prepared form of an image whose size needs no resize.
+WITH_TIMM = """
+import sys, numpy, torch, timm
+from PIL import Image
+folder, pixels, out = sys.argv[1:]
+model = timm.create_model('local-dir:' + folder, pretrained=True).eval()
+images = torch.from_numpy(numpy.load(pixels)['images'])
+prepare = timm.data.create_transform(**timm.data.resolve_model_data_config(model))
+x = torch.stack([prepare(Image.fromarray(i.numpy())) for i in images])
+with torch.no_grad():
+    numpy.savez(out, x=x.numpy(), tokens=model.forward_features(x).numpy(), logits=model(x).numpy())
+"""
+WITH_TRANSFORMERS = """
+import sys, numpy, torch, transformers
+from PIL import Image
+folder, pixels, out = sys.argv[1:]
+model = transformers.AutoModelForImageClassification.from_pretrained(folder).eval()
+prepare = transformers.AutoImageProcessor.from_pretrained(folder)
+x = prepare([Image.fromarray(i) for i in numpy.load(pixels)['images']], return_tensors='pt')['pixel_values']
+with torch.no_grad():
+    numpy.savez(out, x=x.numpy(), tokens=model.vit(x).last_hidden_state.numpy(), logits=model(x).logits.numpy())
+"""
+
+
+def lacks(modules):
+    done = subprocess.run([PYTHON, "-c", f"import {modules}"], capture_output=True, text=True, check=False)
     return "" if done.returncode == 0 else f"{PYTHON}: {done.stderr.strip().splitlines()[-1]}"
 
 
-NO_TIMM = no_timm()
+NO_TIMM, NO_TRANSFORMERS = lacks("timm, safetensors.torch"), lacks("torch, transformers, safetensors.torch")
 
 
 class VitWeights(harness.RunTest):
@@ -214,6 +241,93 @@ class VitWeights(harness.RunTest):
             got = self.features(folder, f"model.trunk.pool={pool}", *pairs)["encoded"]
             want = np.load(self.path("x.npy"))
             self.assertLess(np.abs(got - want).max(), 1e-5 * np.abs(want).max())
+
+    def trained(self):
+        """A run of one step, with the weights of timm's file and its head."""
+        self.expect(0, ranks=2, args=[self.deck(), *harness.sets(f"init.from={VITS}timm.safetensors", "init.dont_load=[]")])
+
+    def test_folders(self):
+        self.trained()
+        self.export(self.dir, self.path("names.safetensors"), "--names", "timm")
+        for library in ("timm", "transformers"):
+            folder = self.path(library)
+            self.assertIn(folder, self.export(self.dir, folder, "--as", library, "--license", "cc0-1.0"))
+            with open(folder + "/README.md", encoding="utf-8") as f:
+                card = f.read()
+            self.assertTrue(card.startswith(f"---\nlibrary_name: {library}\nlicense: cc0-1.0\n"), card)
+            for name in set(os.listdir(folder)) - {"README.md"}:
+                with open(f"{folder}/{name}", "rb") as f:
+                    self.assertIn(f"| `{name}` | `{hashlib.sha256(f.read()).hexdigest()}` |", card)
+            with open(folder + "/deck.toml", "rb") as f:
+                self.assertEqual(tomllib.load(f)["model"]["trunk"]["width"], 16)
+        with open(self.path("timm/model.safetensors"), "rb") as a, open(self.path("names.safetensors"), "rb") as b:
+            self.assertEqual(a.read(), b.read())
+        with open(self.path("timm/config.json"), encoding="utf-8") as f:
+            config = json.load(f)
+        self.assertEqual(config["model_args"], {"img_size": 32, "patch_size": 8, "embed_dim": 16, "depth": 2, "num_heads": 2,
+                                                "mlp_ratio": 4.0, "num_classes": 3})
+        cfg = config["pretrained_cfg"]
+        self.assertEqual((cfg["input_size"], cfg["crop_mode"], cfg["mean"], cfg["std"]), ([3, 32, 32], "squash", [0.5] * 3, [0.5] * 3))
+        # The trainer reads what it wrote for both.
+        for library in ("timm", "transformers"):
+            self.same_features(self.features(self.path(library) + "/model.safetensors"), "timm")
+
+    def test_folders_that_are_refused(self):
+        cropped = "data.train.preprocess='decode | resize_small(40) | central_crop(32) | normalize() | keep(\"image\", \"label\")'"
+        self.expect(0, args=[self.deck(), "--dir", self.path("gap"), *harness.sets("model.trunk.pool=gap", "model.trunk.norm_epsilon=0.01",
+                                                                                  cropped)])
+        run, out = self.path("gap"), self.path("x")
+        for args, words in ((("--as", "transformers"), "has a class token, and this one has none"),
+                            (("--as", "timm"), "epsilon of 1e-06 alone, and this ViT has 0.01"),
+                            (("--as", "timm", "--names", "timm"), "writes a folder"),
+                            (("--as", "timm", "--preprocess", "decode | inception_crop(32) | value_range"), "by a fixed resize"),
+                            (("--as", "timm", "--preprocess", "decode | resize(64) | value_range"), "to 32 x 32 pixels")):
+            with self.subTest(args):
+                self.assertIn(words, self.export(run, out, *args, code=2))
+                self.assertFalse(os.path.exists(out))
+        preparation = harness.loaded("image_preparation.py").preparation
+        deck = {"train": {"data": "a"}, "data": {"a": {"preprocess": "decode | random_resized_crop(32) | normalize"},
+                                                 "b": {"preprocess": "decode | resize_small(40) | central_crop(32) | normalize"}}}
+        found = preparation(deck, 32)
+        self.assertEqual((found["shorter"], found["size"], found["mean"], found["std"]),
+                         (40, 32, [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]))
+        found = preparation(deck, 32, "decode | resize(32, 'bicubic') | value_range(0, 1)")
+        self.assertEqual((found["shorter"], found["interpolation"], found["mean"], found["std"]), (None, "bicubic", [0] * 3, [1] * 3))
+
+    def test_results_of_the_card(self):
+        rows = [{"kind": "eval", "eval": "val", "step": step, "attempt": 1, "loss": loss, "note": "text"}
+                for step, loss in ((2, 4.0), (4, 3.0), (6, 2.0))]
+        with open(self.path("metrics.jsonl"), "w", encoding="utf-8") as f:
+            f.writelines(json.dumps(row) + "\n" for row in [*rows, {"kind": "train", "step": 4, "loss": 1.0}])
+        self.assertEqual(harness.loaded("library_folders.py").results_of(self.folder, 5), [("val/loss", 4, 3.0)])
+
+    def with_library(self, library, code):
+        """What the library computes with a folder that was exported for it."""
+        folder, out = self.path(library), self.path(library + ".npz")
+        self.export(self.dir, folder, "--as", library)
+        done = subprocess.run([PYTHON, "-c", code, folder, VITS + "features.npz", out], capture_output=True, text=True, check=False,
+                              timeout=harness.GUARD)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return np.load(out), done.stderr
+
+    def check_library(self, library, code):
+        self.trained()
+        got, said = self.with_library(library, code)
+        self.assertNotIn("newly initialized", said)
+        want = RECORDED["images"].transpose(0, 3, 1, 2) / 127.5 - 1
+        self.assertLess(np.abs(got["x"] - want).max(), 1e-5)
+        want = RECORDED["timm/encoded"]
+        self.assertLess(np.abs(got["tokens"] - want).max(), 1e-5 * np.abs(want).max())
+        self.assertEqual(got["logits"].shape, (len(want), 3))
+        self.assertGreater(np.abs(got["logits"]).max(), 0)
+
+    @unittest.skipIf(NO_TIMM, NO_TIMM)
+    def test_timm_opens_its_folder(self):
+        self.check_library("timm", WITH_TIMM)
+
+    @unittest.skipIf(NO_TRANSFORMERS, NO_TRANSFORMERS)
+    def test_transformers_opens_its_folder(self):
+        self.check_library("transformers", WITH_TRANSFORMERS)
 
 
 if __name__ == "__main__":
