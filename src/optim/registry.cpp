@@ -4,7 +4,8 @@
 namespace optim {
 
 // One row for each optimizer: src/optim/NAME.cpp ends in NAME_row().
-#define METHODS(ROW) ROW(adafactor) ROW(adamw) ROW(lion) ROW(momentum) ROW(muon) ROW(rmsprop) ROW(sgd)
+#define METHODS(ROW) \
+  ROW(adafactor) ROW(adamw) ROW(lion) ROW(momentum) ROW(muon) ROW(rmsprop) ROW(sgd)
 
 REGISTRY(methods, MethodRow, "optimizer", METHODS)
 
