@@ -118,6 +118,7 @@ View GradientStore::slot_view(int unit, int slot) const {
 }
 
 void GradientStore::open(int block) {
+  if (fabric_.layout.units_of_block()[size_t(block)].empty()) return;
   current_pool_ ^= 1;
   // Exchanges may still read the buffer that is about to be overwritten. They are settled in the
   // order of their starts.

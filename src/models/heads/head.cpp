@@ -1,49 +1,49 @@
 // SPDX-License-Identifier: Apache-2.0
 // Kinds of heads that end in a chain of products: mlp, and eval_mlp with a batch norm in front; and
-// siamese_concat_view, which has no parameters.
+// siamese_concat_view, which has no parameters. And the linear head of classifiers.
 #include "models/heads/head.hpp"
 
 #include "base/registry.hpp"
 #include "kernels/transpose_positions.hpp"
-#include "models/block_scope.hpp"
 #include "models/heads/head_kinds.hpp"
 #include "models/part_lists.hpp"
 
 namespace models {
 namespace {
 
+// Copies values of any type.
+void copy(nn::Context& ctx, View y, View x) {
+  if (y.type == x.type)
+    ctx.run(kernels::Copy{.y = y, .x = x});
+  else
+    ctx.run(kernels::Cast{.y = y, .x = x});
+}
+
 // ---------------------------------------------------------------- mlp
 
 class MlpHead : public Head {
  public:
   MlpHead(const MlpHeadOptions& options, const std::string& path, int64_t in, ParameterList& list)
-      : block_(list.begin_block(path)), layers_(options.chain(path + "/clf", in), list) {}
+      : Head(list.begin_block(path)), layers_(options.chain(path + "/clf", in), list) {}
 
   struct State : Pass {
-    device::Arena::Mark start{};
     HeadLayers::Pass layers;
   };
 
-  int block() const override { return block_; }
   std::vector<int64_t> widths() const override { return {layers_.width()}; }
   std::unique_ptr<Pass> make_pass() const override { return std::make_unique<State>(); }
-  void forward(nn::Context& ctx, View x, int64_t rows, std::span<const View> y, int next,
-               Pass& pass) const override {
-    State& state = dynamic_cast<State&>(pass);
-    state.start = ctx.arena.low();
-    ForwardBlock weights(ctx, block_, next);
-    layers_.forward(ctx, x, rows, y[0], state.layers);
-  }
-  void backward(nn::Context& ctx, std::span<const View> dy, View dx, int before,
-                Pass& pass) const override {
-    State& state = dynamic_cast<State&>(pass);
-    backward_block(ctx, block_, before, [&] { layers_.backward(ctx, dy[0], dx, state.layers); });
-    ctx.arena.pop_low(state.start);
-  }
   int64_t forward_flops() const override { return layers_.forward_flops(); }
 
  private:
-  int block_;
+  void compute(nn::Context& ctx, View x, int64_t rows, std::span<const View> y,
+               Pass& pass) const override {
+    layers_.forward(ctx, x, rows, y[0], dynamic_cast<State&>(pass).layers);
+  }
+  void differentiate(nn::Context& ctx, std::span<const View> dy, View dx,
+                     Pass& pass) const override {
+    layers_.backward(ctx, dy[0], dx, dynamic_cast<State&>(pass).layers);
+  }
+
   HeadLayers layers_;
 };
 
@@ -55,7 +55,7 @@ class EvalMlpHead : public Head {
  public:
   EvalMlpHead(const EvalMlpHeadOptions& options, const std::string& path, int64_t in,
               ParameterList& list)
-      : block_(list.begin_block(path)),
+      : Head(list.begin_block(path)),
         positions_(in / options.channels),
         norm_(make_norm(options, path, list)),
         layers_(options.mlp.chain(path + "/clf.clf", in), list) {
@@ -63,21 +63,20 @@ class EvalMlpHead : public Head {
   }
 
   struct State : Pass {
-    device::Arena::Mark start{};
     View x;
     nn::BatchNorm::Saved norm;
     HeadLayers::Pass layers;
   };
 
-  int block() const override { return block_; }
   std::vector<int64_t> widths() const override { return {layers_.width()}; }
   std::unique_ptr<Pass> make_pass() const override { return std::make_unique<State>(); }
-  void forward(nn::Context& ctx, View x, int64_t rows, std::span<const View> y, int next,
+  int64_t forward_flops() const override { return layers_.forward_flops(); }
+
+ private:
+  void compute(nn::Context& ctx, View x, int64_t rows, std::span<const View> y,
                Pass& pass) const override {
     State& state = dynamic_cast<State&>(pass);
-    state.start = ctx.arena.low();
     device::Arena::Scope scope(ctx.arena);
-    ForwardBlock weights(ctx, block_, next);
     state.x = x;
     state.norm = norm_.make_saved(ctx, ctx.keep);
     const View flat = ctx.make(ctx.keep, x.count, x.type),
@@ -86,35 +85,23 @@ class EvalMlpHead : public Head {
     if (positions_ > 1) ctx.run(transposition(flat, normed, rows, positions_, norm_.width));
     layers_.forward(ctx, flat, rows, y[0], state.layers);
   }
-  void backward(nn::Context& ctx, std::span<const View> dy, View dx, int before,
-                Pass& pass) const override {
+  void differentiate(nn::Context& ctx, std::span<const View> dy, View dx,
+                     Pass& pass) const override {
     State& state = dynamic_cast<State&>(pass);
-    backward_block(ctx, block_, before, [&] {
-      device::Arena::Scope scope(ctx.arena);
-      const int64_t rows = dy[0].count / layers_.width();
-      const View flat = ctx.arena.temporary(state.x.count),
-                 d = ctx.arena.temporary(state.x.count, state.x.type);
-      layers_.backward(ctx, dy[0], flat, state.layers);
-      const View turned = positions_ == 1 ? flat : ctx.arena.temporary(flat.count);
-      if (positions_ > 1) ctx.run(transposition(turned, flat, rows, norm_.width, positions_));
-      if (d.type == turned.type)
-        ctx.run(kernels::Copy{.y = d, .x = turned});
-      else
-        ctx.run(kernels::Cast{.y = d, .x = turned});
-      const nn::BatchNorm::Passed passed{
-          .x = state.x, .saved = state.norm, .size = size(ctx, rows), .dy = d, .dx = d};
-      norm_.backward(ctx, {&passed, 1}, false);
-      if (dx.none()) return;
-      if (d.type == dx.type)
-        ctx.run(kernels::Copy{.y = dx, .x = d});
-      else
-        ctx.run(kernels::Cast{.y = dx, .x = d});
-    });
-    ctx.arena.pop_low(state.start);
+    device::Arena::Scope scope(ctx.arena);
+    const int64_t rows = dy[0].count / layers_.width();
+    const View flat = ctx.arena.temporary(state.x.count),
+               d = ctx.arena.temporary(state.x.count, state.x.type);
+    layers_.backward(ctx, dy[0], flat, state.layers);
+    const View turned = positions_ == 1 ? flat : ctx.arena.temporary(flat.count);
+    if (positions_ > 1) ctx.run(transposition(turned, flat, rows, norm_.width, positions_));
+    copy(ctx, d, turned);
+    const nn::BatchNorm::Passed passed{
+        .x = state.x, .saved = state.norm, .size = size(ctx, rows), .dy = d, .dx = d};
+    norm_.backward(ctx, {&passed, 1}, false);
+    if (!dx.none()) copy(ctx, dx, d);
   }
-  int64_t forward_flops() const override { return layers_.forward_flops(); }
 
- private:
   static nn::BatchNorm make_norm(const EvalMlpHeadOptions& options, const std::string& path,
                                  ParameterList& list) {
     nn::BatchNorm norm = list.batch_norm(path + "/channel_bn", options.channels);
@@ -132,7 +119,6 @@ class EvalMlpHead : public Head {
     return {.y = y, .x = x, .batch = rows, .positions = positions, .channels = channels};
   }
 
-  int block_;
   int64_t positions_;
   nn::BatchNorm norm_;
   HeadLayers layers_;
@@ -145,31 +131,54 @@ class ConcatHead : public Head {
  public:
   ConcatHead(const ConcatHeadOptions& options, const std::string& path, int64_t in,
              ParameterList& list)
-      : block_(list.begin_block(path)), towers_(options.towers), width_(options.towers * in) {}
+      : Head(list.begin_block(path)), towers_(options.towers), width_(options.towers * in) {}
 
-  int block() const override { return block_; }
   std::vector<int64_t> widths() const override { return {width_}; }
   int64_t joins() const override { return towers_; }
   std::unique_ptr<Pass> make_pass() const override { return std::make_unique<Pass>(); }
-  void forward(nn::Context& ctx, View x, int64_t, std::span<const View> y, int,
-               Pass&) const override {
-    copy(ctx, y[0], x);
-  }
-  void backward(nn::Context& ctx, std::span<const View> dy, View dx, int, Pass&) const override {
-    if (!dx.none()) copy(ctx, dx, dy[0]);
-  }
   int64_t forward_flops() const override { return 0; }
 
  private:
-  static void copy(nn::Context& ctx, View y, View x) {
-    if (y.type == x.type)
-      ctx.run(kernels::Copy{.y = y, .x = x});
-    else
-      ctx.run(kernels::Cast{.y = y, .x = x});
+  void compute(nn::Context& ctx, View x, int64_t, std::span<const View> y, Pass&) const override {
+    copy(ctx, y[0], x);
+  }
+  void differentiate(nn::Context& ctx, std::span<const View> dy, View dx, Pass&) const override {
+    if (!dx.none()) copy(ctx, dx, dy[0]);
   }
 
-  int block_;
   int64_t towers_, width_;
+};
+
+// ---------------------------------------------------------------- linear
+
+class LinearHead : public Head {
+ public:
+  LinearHead(const std::string& path, int64_t in, int64_t out, double bias, ParameterList& list)
+      : Head(list.begin_block(path)), product_{.in = in, .out = out} {
+    product_.kernel = list.add_operand(path + "/kernel", {in, out}, ParameterList::zeros());
+    product_.bias = list.add(path + "/bias", {out}, ParameterList::constant(bias));
+  }
+
+  struct State : Pass {
+    View x;
+  };
+
+  std::vector<int64_t> widths() const override { return {product_.out}; }
+  std::unique_ptr<Pass> make_pass() const override { return std::make_unique<State>(); }
+  int64_t forward_flops() const override { return 2 * product_.in * product_.out; }
+
+ private:
+  void compute(nn::Context& ctx, View x, int64_t rows, std::span<const View> y,
+               Pass& pass) const override {
+    dynamic_cast<State&>(pass).x = x;
+    product_.forward(ctx, x, rows, y[0]);
+  }
+  void differentiate(nn::Context& ctx, std::span<const View> dy, View dx,
+                     Pass& pass) const override {
+    product_.backward(ctx, dy[0], dynamic_cast<State&>(pass).x, dy[0].count / product_.out, dx);
+  }
+
+  nn::Linear product_;
 };
 
 // ---------------------------------------------------------------- kinds
@@ -226,6 +235,11 @@ std::unique_ptr<Head> make_head(const HeadOptions& options, const std::string& p
                                 ParameterList& list) {
   CHECK(options.options, "a head without options");
   return kinds().at(options.kind).make(*options.options, path, in, list);
+}
+
+std::unique_ptr<Head> make_linear_head(const std::string& path, int64_t in, int64_t out,
+                                       double bias, ParameterList& list) {
+  return std::make_unique<LinearHead>(path, in, out, bias, list);
 }
 
 }  // namespace models

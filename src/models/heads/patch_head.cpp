@@ -3,7 +3,6 @@
 // embedding of all patches together, and the embedding of the image.
 #include <array>
 
-#include "models/block_scope.hpp"
 #include "models/heads/head_kinds.hpp"
 
 namespace models {
@@ -12,7 +11,7 @@ namespace {
 class PatchHead : public Head {
  public:
   PatchHead(const PatchHeadOptions& o, const std::string& path, int64_t in, ParameterList& list)
-      : block_(list.begin_block(path)),
+      : Head(list.begin_block(path)),
         patches_(o.patches),
         in_(in),
         patch_(o.patch.chain(path + "/patch", in), list),
@@ -20,22 +19,25 @@ class PatchHead : public Head {
         image_(o.image.chain(path + "/image", in), list) {}
 
   struct State : Pass {
-    device::Arena::Mark start{};
     std::array<View, 2> places;  // i32: the rows of images, the rows of patches
     HeadLayers::Pass patch, joined, image;
   };
 
-  int block() const override { return block_; }
   std::vector<int64_t> widths() const override { return {joined_.width(), image_.width()}; }
   int64_t joins() const override { return 1 + patches_; }
   std::unique_ptr<Pass> make_pass() const override { return std::make_unique<State>(); }
 
-  void forward(nn::Context& ctx, View x, int64_t rows, std::span<const View> y, int next,
+  // Returns the mean over the rows of an example.
+  int64_t forward_flops() const override {
+    return (image_.forward_flops() + joined_.forward_flops() + patches_ * patch_.forward_flops()) /
+           joins();
+  }
+
+ private:
+  void compute(nn::Context& ctx, View x, int64_t rows, std::span<const View> y,
                Pass& pass) const override {
     State& state = dynamic_cast<State&>(pass);
-    state.start = ctx.arena.low();
     device::Arena::Scope scope(ctx.arena);
-    ForwardBlock weights(ctx, block_, next);
     const int64_t n = rows / joins();
     state.places = places(ctx, n);
     const View image = gathered(ctx, x, state.places[0], rows),
@@ -46,38 +48,28 @@ class PatchHead : public Head {
     image_.forward(ctx, image, n, y[1], state.image);
   }
 
-  void backward(nn::Context& ctx, std::span<const View> dy, View dx, int before,
-                Pass& pass) const override {
+  void differentiate(nn::Context& ctx, std::span<const View> dy, View dx,
+                     Pass& pass) const override {
     State& state = dynamic_cast<State&>(pass);
-    backward_block(ctx, block_, before, [&] {
-      device::Arena::Scope scope(ctx.arena);
-      const int64_t n = dy[0].count / joined_.width();
-      const View d_image = ctx.arena.temporary(n * in_),
-                 d_patches = ctx.arena.temporary(n * patches_ * in_),
-                 d_middle = ctx.arena.temporary(n * patches_ * patch_.width());
-      image_.backward(ctx, dy[1], d_image, state.image);
-      joined_.backward(ctx, dy[0], d_middle, state.joined);
-      patch_.backward(ctx, d_middle, d_patches, state.patch);
-      if (dx.none()) return;
-      const std::array<View, 2> d = {d_image, d_patches};
-      for (size_t i = 0; i < d.size(); ++i)
-        ctx.run(kernels::ScatterRows{.y = dx,
-                                     .x = d[i],
-                                     .index = state.places[i],
-                                     .rows = state.places[i].count,
-                                     .width = in_,
-                                     .target_rows = n * joins()});
-    });
-    ctx.arena.pop_low(state.start);
+    device::Arena::Scope scope(ctx.arena);
+    const int64_t n = dy[0].count / joined_.width();
+    const View d_image = ctx.arena.temporary(n * in_),
+               d_patches = ctx.arena.temporary(n * patches_ * in_),
+               d_middle = ctx.arena.temporary(n * patches_ * patch_.width());
+    image_.backward(ctx, dy[1], d_image, state.image);
+    joined_.backward(ctx, dy[0], d_middle, state.joined);
+    patch_.backward(ctx, d_middle, d_patches, state.patch);
+    if (dx.none()) return;
+    const std::array<View, 2> d = {d_image, d_patches};
+    for (size_t i = 0; i < d.size(); ++i)
+      ctx.run(kernels::ScatterRows{.y = dx,
+                                   .x = d[i],
+                                   .index = state.places[i],
+                                   .rows = state.places[i].count,
+                                   .width = in_,
+                                   .target_rows = n * joins()});
   }
 
-  // Returns the mean over the rows of an example.
-  int64_t forward_flops() const override {
-    return (image_.forward_flops() + joined_.forward_flops() + patches_ * patch_.forward_flops()) /
-           joins();
-  }
-
- private:
   // The rows of images and of patches of n examples: an image comes first.
   std::array<View, 2> places(nn::Context& ctx, int64_t n) const {
     std::vector<int32_t> images, patches;
@@ -92,7 +84,6 @@ class PatchHead : public Head {
     return out;
   }
 
-  int block_;
   int64_t patches_, in_;
   HeadLayers patch_, joined_, image_;
 };

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Heads that end in products with prototypes: swav and dino (ssl.md 2).
 #include "kernels/l2_normalize.hpp"
-#include "models/block_scope.hpp"
 #include "models/heads/head_kinds.hpp"
 
 namespace models {
@@ -10,7 +9,6 @@ namespace {
 using device::DType;
 
 struct PrototypeState : Head::Pass {
-  device::Arena::Mark start{};
   HeadLayers::Pass layers;
   View x, unit, inverse;  // result of the chain; divided by its length; 1 / length
 };
@@ -60,7 +58,7 @@ class UnitRows {
 class SwavHead : public Head {
  public:
   SwavHead(const SwavHeadOptions& options, const std::string& path, int64_t in, ParameterList& list)
-      : block_(list.begin_block(path)),
+      : Head(list.begin_block(path)),
         returns_embedding_(options.return_embedding),
         rows_(chain(options, path, in), options.normalize, list) {
     for (size_t h = 0; h < options.prototypes.size(); ++h) {
@@ -74,7 +72,6 @@ class SwavHead : public Head {
     }
   }
 
-  int block() const override { return block_; }
   std::vector<int64_t> widths() const override {
     std::vector<int64_t> out;
     if (returns_embedding_) out.push_back(rows_.width());
@@ -88,37 +85,6 @@ class SwavHead : public Head {
   }
   std::unique_ptr<Pass> make_pass() const override { return std::make_unique<PrototypeState>(); }
 
-  void forward(nn::Context& ctx, View x, int64_t rows, std::span<const View> y, int next,
-               Pass& pass) const override {
-    auto& state = dynamic_cast<PrototypeState&>(pass);
-    state.start = ctx.arena.low();
-    device::Arena::Scope scope(ctx.arena);
-    ForwardBlock weights(ctx, block_, next);
-    const View unit = rows_.forward(ctx, x, rows, returns_embedding_ ? y[0] : View{}, state);
-    for (size_t h = 0; h < scores_.size(); ++h)
-      scores_[h].forward(ctx, unit, rows, y[h + first_scores()]);
-  }
-
-  void backward(nn::Context& ctx, std::span<const View> dy, View dx, int before,
-                Pass& pass) const override {
-    auto& state = dynamic_cast<PrototypeState&>(pass);
-    backward_block(ctx, block_, before, [&] {
-      device::Arena::Scope scope(ctx.arena);
-      const View d = ctx.arena.temporary(state.unit.count);
-      bool written = returns_embedding_ && !dy[0].none();
-      if (written) ctx.run(kernels::Copy{.y = d, .x = dy[0]});
-      for (size_t h = 0; h < scores_.size(); ++h) {
-        const View d_scores = dy[h + first_scores()];
-        CHECK(!d_scores.none(), "the scores of prototypes {} have no gradient", h);
-        scores_[h].backward(ctx, d_scores, state.unit, d.count / rows_.width(), d,
-                            written ? Write::accumulate : Write::overwrite);
-        written = true;
-      }
-      rows_.backward(ctx, d, dx, state);
-    });
-    ctx.arena.pop_low(state.start);
-  }
-
   int64_t forward_flops() const override {
     int64_t flops = rows_.forward_flops();
     for (const nn::Linear& s : scores_) flops += 2 * s.in * s.out;
@@ -126,6 +92,32 @@ class SwavHead : public Head {
   }
 
  private:
+  void compute(nn::Context& ctx, View x, int64_t rows, std::span<const View> y,
+               Pass& pass) const override {
+    auto& state = dynamic_cast<PrototypeState&>(pass);
+    device::Arena::Scope scope(ctx.arena);
+    const View unit = rows_.forward(ctx, x, rows, returns_embedding_ ? y[0] : View{}, state);
+    for (size_t h = 0; h < scores_.size(); ++h)
+      scores_[h].forward(ctx, unit, rows, y[h + first_scores()]);
+  }
+
+  void differentiate(nn::Context& ctx, std::span<const View> dy, View dx,
+                     Pass& pass) const override {
+    auto& state = dynamic_cast<PrototypeState&>(pass);
+    device::Arena::Scope scope(ctx.arena);
+    const View d = ctx.arena.temporary(state.unit.count);
+    bool written = returns_embedding_ && !dy[0].none();
+    if (written) ctx.run(kernels::Copy{.y = d, .x = dy[0]});
+    for (size_t h = 0; h < scores_.size(); ++h) {
+      const View d_scores = dy[h + first_scores()];
+      CHECK(!d_scores.none(), "the scores of prototypes {} have no gradient", h);
+      scores_[h].backward(ctx, d_scores, state.unit, d.count / rows_.width(), d,
+                          written ? Write::accumulate : Write::overwrite);
+      written = true;
+    }
+    rows_.backward(ctx, d, dx, state);
+  }
+
   static HeadChain chain(const SwavHeadOptions& options, const std::string& path, int64_t in) {
     HeadChain c{.path = path + "/projection_head",
                 .widths = {in},
@@ -138,7 +130,6 @@ class SwavHead : public Head {
   }
   size_t first_scores() const { return returns_embedding_ ? 1 : 0; }
 
-  int block_;
   bool returns_embedding_;
   UnitRows rows_;
   std::vector<nn::Linear> scores_;
@@ -149,7 +140,7 @@ class SwavHead : public Head {
 class DinoHead : public Head {
  public:
   DinoHead(const DinoHeadOptions& options, const std::string& path, int64_t in, ParameterList& list)
-      : block_(list.begin_block(path)),
+      : Head(list.begin_block(path)),
         prototypes_(options.prototypes),
         rows_(chain(options, path, in), true, list) {
     const std::string name = path + "/prototypes0.weight_";
@@ -160,16 +151,18 @@ class DinoHead : public Head {
                           ParameterList::uniform_fan_in(rows_.width()));
   }
 
-  int block() const override { return block_; }
   std::vector<int64_t> widths() const override { return {prototypes_}; }
   std::unique_ptr<Pass> make_pass() const override { return std::make_unique<PrototypeState>(); }
 
-  void forward(nn::Context& ctx, View x, int64_t rows, std::span<const View> y, int next,
+  int64_t forward_flops() const override {
+    return rows_.forward_flops() + 2 * rows_.width() * prototypes_;
+  }
+
+ private:
+  void compute(nn::Context& ctx, View x, int64_t rows, std::span<const View> y,
                Pass& pass) const override {
     auto& state = dynamic_cast<PrototypeState&>(pass);
-    state.start = ctx.arena.low();
     device::Arena::Scope scope(ctx.arena);
-    ForwardBlock weights(ctx, block_, next);
     const View unit = ctx.operand(rows_.forward(ctx, x, rows, {}, state));
     const View weight = ctx.operand(make_weight(ctx).weight);
     const int64_t n = rows / ctx.slices, width = rows_.width();
@@ -183,37 +176,29 @@ class DinoHead : public Head {
                             .trans_b = true});
   }
 
-  void backward(nn::Context& ctx, std::span<const View> dy, View dx, int before,
-                Pass& pass) const override {
+  void differentiate(nn::Context& ctx, std::span<const View> dy, View dx,
+                     Pass& pass) const override {
     auto& state = dynamic_cast<PrototypeState&>(pass);
-    backward_block(ctx, block_, before, [&] {
-      device::Arena::Scope scope(ctx.arena);
-      const int64_t width = rows_.width(), rows = state.unit.count / width;
-      const Weight weight = make_weight(ctx);
-      const View d = ctx.arena.temporary(state.unit.count), d_scores = ctx.operand(dy[0]);
-      {
-        device::Arena::Scope product_scope(ctx.arena);
-        const View operand = ctx.operand(weight.weight);
-        const int64_t n = rows / ctx.slices;
-        for (int64_t j = 0; j < ctx.slices; ++j)
-          ctx.run(kernels::Gemm{.c = d.slice(j * n * width, n * width),
-                                .a = d_scores.slice(j * n * prototypes_, n * prototypes_),
-                                .b = operand,
-                                .m = n,
-                                .n = width,
-                                .k = prototypes_});
-      }
-      weight_gradients(ctx, d_scores, state.unit, rows, weight);
-      rows_.backward(ctx, d, dx, state);
-    });
-    ctx.arena.pop_low(state.start);
+    device::Arena::Scope scope(ctx.arena);
+    const int64_t width = rows_.width(), rows = state.unit.count / width;
+    const Weight weight = make_weight(ctx);
+    const View d = ctx.arena.temporary(state.unit.count), d_scores = ctx.operand(dy[0]);
+    {
+      device::Arena::Scope product_scope(ctx.arena);
+      const View operand = ctx.operand(weight.weight);
+      const int64_t n = rows / ctx.slices;
+      for (int64_t j = 0; j < ctx.slices; ++j)
+        ctx.run(kernels::Gemm{.c = d.slice(j * n * width, n * width),
+                              .a = d_scores.slice(j * n * prototypes_, n * prototypes_),
+                              .b = operand,
+                              .m = n,
+                              .n = width,
+                              .k = prototypes_});
+    }
+    weight_gradients(ctx, d_scores, state.unit, rows, weight);
+    rows_.backward(ctx, d, dx, state);
   }
 
-  int64_t forward_flops() const override {
-    return rows_.forward_flops() + 2 * rows_.width() * prototypes_;
-  }
-
- private:
   // The prototypes: f32 [prototypes, width], and 1 / length of their directions.
   struct Weight {
     View weight, inverse;
@@ -270,7 +255,6 @@ class DinoHead : public Head {
     });
   }
 
-  int block_;
   int64_t prototypes_;
   UnitRows rows_;
   int length_, direction_;
