@@ -47,7 +47,6 @@ struct ClassXent {
   View shares{};  // [rows], with others
   View loss;      // [rows], unscaled
   View ranks{};   // optional i32 [rows]
-  View hits{};    // optional u8 [rows]: 1 where the rank is 0
   int64_t rows = 0, columns = 0;
   ClassLoss kind = ClassLoss::softmax;
   float smoothing = 0;
@@ -85,7 +84,6 @@ inline void check(const ClassXent& a) {
   allow_view(a.op, "shares", a.shares, DType::f32, {a.rows});
   need_view(a.op, "loss", a.loss, DType::f32, {a.rows});
   allow_view(a.op, "ranks", a.ranks, DType::i32, {a.rows});
-  allow_view(a.op, "hits", a.hits, DType::u8, {a.rows});
   allow_view(a.op, "loss_scale", a.loss_scale, DType::f32, {1});
   CHECK(a.smoothing >= 0 && a.smoothing < 1, "{}: smoothing is {}, must lie in [0, 1)",
         name_of(a.op), a.smoothing);

@@ -17,15 +17,15 @@ namespace kernels {
 //   gradient is w_c (sigmoid - t_c), and 0 where t_c is not known.
 //   squared, smooth_l1: loss[r] = mean over c of w_c error_loss(x_c - t_c). Targets are any
 //   numbers, and all are known.
-// hits[r] is 1 if the known class with the largest logit is one with the largest target. Among
-// equal logits the first one counts.
+// hits[r] is 1 if the known class with the largest logit is one with the largest target, and 0 if
+// not. Among equal logits the first one counts.
 struct TargetXent {
   static constexpr Op op = Op::target_xent;
   View logits;     // [rows, columns], in and (if gradient) out: scale * gradient
   View targets;    // [rows, columns]; below 0: not known
   View weights{};  // optional [columns]
   View loss;       // [rows], unscaled
-  View hits{};     // optional u8 [rows]
+  View hits{};     // optional f32 [rows]
   int64_t rows = 0, columns = 0;
   ClassLoss kind = ClassLoss::sigmoid;
   float beta = 1;  // of smooth_l1
@@ -41,7 +41,7 @@ inline void check(const TargetXent& a) {
   need_view(a.op, "targets", a.targets, DType::f32, {a.rows, a.columns});
   allow_view(a.op, "weights", a.weights, DType::f32, {a.columns});
   need_view(a.op, "loss", a.loss, DType::f32, {a.rows});
-  allow_view(a.op, "hits", a.hits, DType::u8, {a.rows});
+  allow_view(a.op, "hits", a.hits, DType::f32, {a.rows});
   allow_view(a.op, "loss_scale", a.loss_scale, DType::f32, {1});
 }
 

@@ -78,9 +78,7 @@ void run_cpu(const ClassXent& a, Queue& queue) {
       q.other = others[r];
       if (!a.shares.none()) q.share = a.shares.f32()[r];
       float* x = a.logits.f32() + r * a.columns;
-      const int64_t rank = a.ranks.none() && a.hits.none() ? 0 : rank_of(x, a.columns, labels[r]);
-      if (!a.ranks.none()) a.ranks.i32()[r] = int32_t(rank);
-      if (!a.hits.none()) a.hits.u8()[r] = rank == 0;
+      if (!a.ranks.none()) a.ranks.i32()[r] = int32_t(rank_of(x, a.columns, labels[r]));
       if (labels[r] < 0) {
         a.loss.f32()[r] = 0;
         if (a.gradient) std::fill_n(x, a.columns, 0.0f);

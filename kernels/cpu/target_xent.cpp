@@ -85,7 +85,7 @@ void run_cpu(const TargetXent& a, Queue& queue) {
                     .weights = a.weights.none() ? nullptr : a.weights.f32(),
                     .scale = a.gradient ? &scale : nullptr,
                     .columns = a.columns};
-      if (!a.hits.none()) a.hits.u8()[i] = is_hit(row);
+      if (!a.hits.none()) a.hits.f32()[i] = is_hit(row) ? 1.0f : 0.0f;
       a.loss.f32()[i] = float(compares_values(a.kind) ? error_row(row, a.kind, double(a.beta))
                               : a.kind == ClassLoss::softmax ? softmax_row(row)
                                                              : sigmoid_row(row));

@@ -17,7 +17,6 @@ struct ClassRows {
   const float *shares, *loss_scale;  // may be null
   float* loss;
   int32_t* ranks;  // may be null
-  uint8_t* hits;   // may be null
   int64_t columns;
   ClassTarget target;
   bool gradient;
@@ -55,7 +54,6 @@ __global__ void __launch_bounds__(kClassThreads) class_rows(ClassRows a) {
     if (threadIdx.x == 0) {
       a.loss[row] = 0;
       if (a.ranks) a.ranks[row] = int32_t(n);
-      if (a.hits) a.hits[row] = 0;
     }
     for (int64_t c = threadIdx.x; a.gradient && c < n; c += blockDim.x) x[c] = 0;
     return;
@@ -70,10 +68,9 @@ __global__ void __launch_bounds__(kClassThreads) class_rows(ClassRows a) {
     above += c != q.label && (!(v <= mine) || (c < q.label && v == mine));
   }
   top = block_max(top, maxima);
-  if (a.ranks || a.hits) {
+  if (a.ranks) {
     const double rank = block_sum(above, sums) + (n == 1 && mine != mine);
-    if (threadIdx.x == 0 && a.ranks) a.ranks[row] = int32_t(rank);
-    if (threadIdx.x == 0 && a.hits) a.hits[row] = rank == 0;
+    if (threadIdx.x == 0) a.ranks[row] = int32_t(rank);
   }
 
   if (compares_values(a.kind)) {
@@ -119,7 +116,6 @@ void run_cuda(const ClassXent& a, Queue& queue) {
                        .loss_scale = a.loss_scale.none() ? nullptr : a.loss_scale.f32(),
                        .loss = a.loss.f32(),
                        .ranks = a.ranks.none() ? nullptr : a.ranks.i32(),
-                       .hits = a.hits.none() ? nullptr : a.hits.u8(),
                        .columns = a.columns,
                        .target = class_target(a.smoothing, a.columns),
                        .gradient = a.gradient,

@@ -15,7 +15,7 @@ struct TargetRows {
   const float* targets;
   const float *weights, *loss_scale;  // may be null
   float* loss;
-  uint8_t* hits;  // may be null
+  float* hits;  // may be null
   int64_t columns;
   bool sigmoid, gradient;
   float scale;
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(kTargetThreads) target_rows(TargetRows a) {
   const float* t = a.targets + row * n;
   if (a.hits) {
     const bool hit = is_hit(x, t, n, maxima, sums);
-    if (threadIdx.x == 0) a.hits[row] = hit;
+    if (threadIdx.x == 0) a.hits[row] = hit ? 1.0f : 0.0f;
   }
   if (compares_values(a.kind)) {
     error_row(a, x, t, sums);
@@ -123,7 +123,7 @@ void run_cuda(const TargetXent& a, Queue& queue) {
                         .weights = a.weights.none() ? nullptr : a.weights.f32(),
                         .loss_scale = a.loss_scale.none() ? nullptr : a.loss_scale.f32(),
                         .loss = a.loss.f32(),
-                        .hits = a.hits.none() ? nullptr : a.hits.u8(),
+                        .hits = a.hits.none() ? nullptr : a.hits.f32(),
                         .columns = a.columns,
                         .sigmoid = a.kind == ClassLoss::sigmoid,
                         .gradient = a.gradient,

@@ -3,7 +3,7 @@
 
 namespace models {
 
-// One row for each model: NAME.cpp, in a family's folder, ends in NAME_row().
+// One row for each model. A file in a family's folder ends in NAME_row().
 #define MODELS(ROW) \
   ROW(cappa)        \
   ROW(siglip)       \

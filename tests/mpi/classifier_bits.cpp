@@ -8,8 +8,7 @@
 #include <cstdio>
 #include <fstream>
 
-#include "models/classes/class_ranker.hpp"
-#include "models/classes/classifier.hpp"
+#include "models/classes/class_model.hpp"
 #include "models/trunks/convolutional/convnext.hpp"
 #include "models/trunks/convolutional/resnet.hpp"
 #include "models/trunks/vit_options.hpp"

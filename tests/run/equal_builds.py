@@ -23,7 +23,7 @@ import tempfile
 import h5py
 
 STEPS, MORE = 6, 8  # steps of both builds, and where the continued run ends
-MEASURES = re.compile(r"^(step|l2_.*|clip.*|schedule.*|.*loss.*|.*_top1|.*nats.*|epoch_mean.*)$")
+MEASURES = re.compile(r"^(step|l2_.*|clip.*|schedule.*|.*loss.*|.*_top1|accuracy|.*nats.*|epoch_mean.*)$")
 APART = re.compile(r"^(eval_s|.*_ms|ms|from|time|attempt|kind)$")  # times, and places of files
 VIT = 'trunk = { kind = "vit", patch = 4, depth = 2, width = 32, mlp = 48, heads = 2, pool = "POOL" }\n'
 CONVNEXT = 'trunk = { kind = "convnext", depths = [1, 2], widths = [8, 12], drop_path = 0.2 }\n'
@@ -149,6 +149,9 @@ preprocess = 'decode | {ssl.ONE.replace("16", "8" if "jigsaw" in name else "16")
            '[eval.kinds]\nkind = "classification"\ndata = "plain"\nk = [1, 3]\nevery_steps = 3\n' + FEATURE_EVALUATORS)
     images("classifier_convnext", CLASSIFIER + CONVNEXT, ssl.ONE,
            '[eval.kinds]\nkind = "classification"\ndata = "plain"\nk = [1, 3]\nevery_steps = 3\n' + FEATURE_EVALUATORS)
+    images("classifier_unknown", CLASSIFIER + VIT.replace("POOL", "gap") + 'label_smoothing = 0.1\nunknown = "ignore"\n'
+           + 'mixup = { p = 0.3 }\n', ssl.ONE, '[eval.kinds]\nkind = "classification"\ndata = "plain"\nk = [1]\nevery_steps = 3\n')
+    out["classifier_unknown"] = out["classifier_unknown"].replace("micro_batch = 2", "micro_batch = 0")
     images("classifier_sigmoid", CLASSIFIER + VIT.replace("POOL", "gap") + 'loss = "sigmoid"\n', ssl.ONE,
            '[eval.kinds]\nkind = "classification"\ndata = "plain"\nk = [1]\nevery_steps = 3\n')
     for name, (model, ops) in ssl.KINDS.items():
@@ -246,6 +249,7 @@ def check(name, text, ranks, builds, folder, harness):
         shutil.copytree(f"{folder}/before", again, symlinks=True)
         run(builds[build], ranks, [f"{folder}/before.toml", "--dir", again, "--set", f"train.total_steps={MORE}"], folder)
         ends.append(tensors(f"{again}/checkpoints/{MORE:010}.h5"))
+        ends[-1].update({f"row {i}": str(row) for i, row in enumerate(rows(again))})
     wrong += [f"continued {name}" for name in compare(*ends)]
     if not runs[0] or not ends[0]:
         wrong.append("nothing was compared")

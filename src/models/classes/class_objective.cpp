@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/classes/class_objective.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
 
-#include "kernels/loss_sums.hpp"
+#include "kernels/rank_hits.hpp"
 #include "kernels/target_counts.hpp"
 #include "kernels/target_xent.hpp"
 
 namespace models {
 
 using device::DType;
-// The first group of columns holds the examples whose own class is the most likely one.
-using Columns = kernels::LossColumns;
 
 void ClassLossOptions::bind_loss(config::Table& t, int64_t num_classes) {
   t.choice("loss", loss, kClassLossNames,
@@ -73,18 +72,18 @@ std::vector<InputSpec> ClassObjective::inputs(bool mixes) const {
   return specs;
 }
 
-std::vector<Measure> ClassObjective::measures() const {
+std::vector<Measure> ClassObjective::measures(int hits, int known) const {
   const bool values = options_.compares_values();
   const char* unit = values                                         ? "1"
                      : options_.loss == kernels::ClassLoss::softmax ? "nats"
                                                                     : "nats over all classes";
-  const int examples = counts_labels() ? int(Columns::rows) : Measure::kExamples;
+  const int examples = counts_labels() ? known : Measure::kExamples;
   std::vector<Measure> all = {
       {"loss", unit,
        values
            ? "error of this step's batch before the update, smoothing and mixup included"
            : "cross-entropy of this step's batch before the update, smoothing and mixup included",
-       Columns::loss, examples}};
+       0, examples}};
   if (!values || of_labels())
     all.push_back(
         {"accuracy", "1",
@@ -92,7 +91,7 @@ std::vector<Measure> ClassObjective::measures() const {
              ? "share of this step's batch whose own class is the most likely one; a "
                "blend has the class of its larger share"
              : "share of this step's images whose most likely class is one that the image shows",
-         Columns::examples_first, examples});
+         hits, examples});
   return all;
 }
 
@@ -244,10 +243,12 @@ void ClassObjective::run(nn::Context& ctx, const Inputs& inputs, View logits, in
                                 .loss_scale = ctx.loss_scale});
     return;
   }
+  device::Arena::Scope scope(ctx.arena);
+  const View ranks = ctx.arena.temporary(ctx.batch, DType::i32);
   kernels::ClassXent xent{.logits = logits,
                           .labels = inputs.at("label").device,
                           .loss = loss,
-                          .hits = hits,
+                          .ranks = ranks,
                           .rows = ctx.batch,
                           .columns = classes_,
                           .kind = options_.loss,
@@ -262,6 +263,11 @@ void ClassObjective::run(nn::Context& ctx, const Inputs& inputs, View logits, in
   if (counts_labels())
     xent.loss_scale = weights_of_counts(ctx, xent.labels, 1, examples, ctx.loss_scale);
   ctx.run(xent);
+  kernels::RankHits counted{
+      .hits = hits, .ranks = ranks, .rows = ctx.batch, .count = int64_t(top_.size())};
+  for (size_t j = 0; j < top_.size(); ++j)
+    counted.k[j] = int32_t(std::min<int64_t>(top_[j], INT32_MAX));
+  ctx.run(counted);
 }
 
 }  // namespace models

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The targets and the loss of a classifier. A target is the class of an image, or a number for each
-// class. The loss is softmax or sigmoid cross-entropy, with smoothing, mixes and unknown labels
-// (ssl.md 3.3), or a squared or smooth absolute error.
+// The targets and the loss of heads over classes. A target is the class of an image, or a number
+// for each class. The loss is softmax or sigmoid cross-entropy, with smoothing, mixes and unknown
+// labels (ssl.md 3.3), or a squared or smooth absolute error.
 #pragma once
 
 #include <string>
@@ -41,14 +41,17 @@ struct ClassLossOptions {
 
 class ClassObjective {
  public:
-  ClassObjective(const ClassLossOptions& options, int64_t classes)
-      : options_(options), classes_(classes) {}
+  // top: each K of the counted hits.
+  ClassObjective(const ClassLossOptions& options, int64_t classes, std::vector<int64_t> top = {1})
+      : options_(options), classes_(classes), top_(std::move(top)) {}
 
   // The field that holds labels or targets.
   std::pair<std::string, FeatureSpec> feature() const;
   // The buffers of a training pass besides the buffers of images and mixes.
   std::vector<InputSpec> inputs(bool mixes) const;
-  std::vector<Measure> measures() const;
+  // Returns loss and accuracy. Column 0 of the step's sums holds the loss, `hits` the hits of the
+  // most likely class, and `known`, if counts_labels(), the number of known labels.
+  std::vector<Measure> measures(int hits, int known) const;
   double uniform_loss() const;
   std::string changing_arguments() const;
   // Fills these buffers. Throws Error(Exit::data) for a label that is not a class, or a number that
@@ -62,18 +65,16 @@ class ClassObjective {
   // first.
   void check_pass(const nn::Context& ctx, int64_t global_batch) const;
   // logits [ctx.batch, classes] become their gradient. Writes loss f32 [ctx.batch], of which the
-  // step's loss is the mean, and hits u8 [ctx.batch].
+  // step's loss is the mean, and hits f32 [counts of `top`, ctx.batch]: 1 if the own class is among
+  // the K most likely ones, 0 if not. With targets, hits has one row.
   void run(nn::Context& ctx, const Inputs& inputs, View logits, int64_t global_batch, View loss,
            View hits) const;
-  // Returns the weights of the examples in the sums of the step: `ones`, or 0 where the label is
-  // not known.
-  View example_weights(const Inputs& inputs, View ones) const {
-    return counts_labels() ? inputs.at("known").device : ones;
-  }
+  // True if means are over the examples for which input `known` holds 1. All others have neither
+  // loss nor hits.
+  bool counts_labels() const { return options_.ignores_unknown && of_labels(); }
 
  private:
   bool of_labels() const { return options_.targets.empty(); }
-  bool counts_labels() const { return options_.ignores_unknown && of_labels(); }
   void prepare_labels(const HostBatch& batch, const std::vector<Mix>& mixes, const Mixing& mixing,
                       const Inputs& into) const;
   void prepare_targets(const HostBatch& batch, const std::vector<Mix>& mixes, const Mixing& mixing,
@@ -83,6 +84,7 @@ class ClassObjective {
 
   ClassLossOptions options_;
   int64_t classes_;
+  std::vector<int64_t> top_;
 };
 
 }  // namespace models

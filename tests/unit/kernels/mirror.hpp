@@ -115,7 +115,7 @@ inline Views views(kernels::SoftmaxXent& a) {
   return {&a.logits, &a.labels, &a.row_scale, &a.loss_scale, &a.loss, &a.rounded};
 }
 inline Views views(kernels::ClassXent& a) {
-  return {&a.logits, &a.labels, &a.others, &a.shares, &a.loss, &a.ranks, &a.hits, &a.loss_scale};
+  return {&a.logits, &a.labels, &a.others, &a.shares, &a.loss, &a.ranks, &a.loss_scale};
 }
 inline Views views(kernels::TargetXent& a) {
   return {&a.logits, &a.targets, &a.weights, &a.loss, &a.hits, &a.loss_scale};

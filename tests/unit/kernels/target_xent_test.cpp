@@ -123,7 +123,7 @@ TEST(TargetXent, HitsAreOfKnownClassesAlone) {
   TestQueue queue;
   const std::vector<float> targets = {1, 0, 1, -1, 0, 1, 0, -1, -1, -1, -1, -1, 0, 0, 0, 0};
   Tensor logits(std::vector<float>{3, 1, 2, 9, 5, 5, 1, 9, 1, 2, 3, 4, 1, 2, 3, 4}), loss(4);
-  std::vector<uint8_t> hits(4, 7);
+  std::vector<float> hits(4, 7);
   run(TargetXent{.logits = logits,
                  .targets = device::view(targets.data(), 16),
                  .loss = loss,
@@ -131,7 +131,7 @@ TEST(TargetXent, HitsAreOfKnownClassesAlone) {
                  .rows = 4,
                  .columns = 4},
       queue);
-  EXPECT_EQ(hits, (std::vector<uint8_t>{1, 0, 0, 0}))
+  EXPECT_EQ(hits, (std::vector<float>{1, 0, 0, 0}))
       << "the first of equal logits counts, and an image without a shown class is no hit";
   EXPECT_EQ(loss[2], 0);
 }

@@ -47,31 +47,28 @@ class Rig {
   }
   struct Result {
     double loss = 0;  // of the step
-    Floats gradient, losses;
-    std::vector<uint8_t> hits;
+    Floats gradient, losses, hits;
   };
   Result run(const Floats& logits, int64_t global_batch = kBatch) {
     nn::Context ctx = stores_.context(true);
     ctx.gradients = nullptr;
     ctx.group = &group_;
-    Result out{.gradient = logits, .losses = Floats(kBatch), .hits = std::vector<uint8_t>(kBatch)};
+    Result out{.gradient = logits, .losses = Floats(kBatch), .hits = Floats(kBatch)};
     objective_.check_pass(ctx, global_batch);
     device::Arena::Scope scope(ctx.arena);
     objective_.run(ctx, inputs_, device::view(out.gradient.data(), kBatch * kClasses), global_batch,
                    device::view(out.losses.data(), kBatch), device::view(out.hits.data(), kBatch));
-    const Floats ones(size_t(kBatch), 1.0f);
-    const View weights = objective_.example_weights(inputs_, device::view(ones.data(), kBatch));
     double sum = 0, rows = 0;
     for (int64_t b = 0; b < kBatch; ++b) {
       sum += double(out.losses[size_t(b)]);
-      rows += double(weights.f32()[b]);
+      rows += objective_.counts_labels() ? double(inputs_.at("known").device.f32()[b]) : 1;
     }
-    const bool of_known = objective_.measures()[0].divided_by != models::Measure::kExamples;
+    const bool of_known = measures()[0].divided_by != models::Measure::kExamples;
     out.loss = sum / (of_known ? rows : double(global_batch));
     return out;
   }
   models::Inputs& inputs() { return inputs_; }
-  std::vector<models::Measure> measures() const { return objective_.measures(); }
+  std::vector<models::Measure> measures() const { return objective_.measures(1, 2); }
 
  private:
   void prepare(const std::string& field, View view) {

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests linear probes on a frozen ResNet: pools, losses and gradients against naive ones made from
 // the trunk's features, and what is refused.
-#include "models/classes/linear_probe.hpp"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 
+#include "models/classes/class_model.hpp"
 #include "one_rank.hpp"
 
 namespace {
@@ -55,7 +54,7 @@ class ProbeWorld {
  public:
   explicit ProbeWorld(int64_t slices = 1)
       : owner_(made(kDeck)),
-        model(dynamic_cast<models::LinearProbeModel&>(*owner_)),
+        model(dynamic_cast<models::ClassModel&>(*owner_)),
         stores(model.parameters(), model.blocks(),
                {.batch = kProbeBatch, .slices = slices, .threads = 2}),
         states(stores.fabric()),
@@ -127,7 +126,7 @@ class ProbeWorld {
   std::unique_ptr<models::Model> owner_;
 
  public:
-  models::LinearProbeModel& model;
+  models::ClassModel& model;
 
  private:
   std::unique_ptr<models::TrainPass> train_ = model.make_train_pass();

@@ -9,7 +9,7 @@
 #include <map>
 
 #include "config/table.hpp"
-#include "models/classes/classifier.hpp"
+#include "models/classes/class_model.hpp"
 #include "one_rank.hpp"
 
 namespace {
@@ -203,7 +203,7 @@ class ResnetWorld {
     return out;
   }
 
-  models::ClassifierModel model;
+  models::ClassModel model;
   one_rank::Stores stores;
 
  private:
