@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The evaluator of classifiers, and of one linear probe: keys, numbers, pass and predictions. The
-// result is exact for any size of the set, number of ranks and batch size. An example's numbers
-// depend only on the example and are added in the order of positions.
+// The evaluators of models that rank classes: keys, numbers, passes and predictions.
+// `classification` is of the only head, or of one probe; `probes` is of several, whose images pass
+// through the trunk once. Results are exact for any size of the set, number of ranks and batch
+// size. An example's numbers depend only on the example and are added in the order of positions.
 #include <algorithm>
 
 #include "eval/classes/class_predictor.hpp"
@@ -11,9 +12,31 @@
 namespace eval {
 namespace {
 
-struct ClassificationOptions : config::Table::Variant, RankingKeys {
+struct RankingOptions : config::Table::Variant, RankingKeys {
+ protected:
+  void bind_k(config::Table& t) {
+    t.key("k", k,
+          "an image counts for topK if its class is among the K most likely ones; among equally "
+          "likely ones the first come first")
+        .min(1)
+        .check([this] { return problem_of_list(k); })
+        .on_resume(config::OnResume::may_change);
+  }
+};
+
+struct ClassificationOptions : RankingOptions {
   std::string probe;
   void bind(config::Table& t) override;
+};
+
+struct ProbesOptions : RankingOptions {
+  void bind(config::Table& t) override {
+    t.key("probes", heads, "names of the model's probes whose numbers are given")
+        .required()
+        .check([this] { return problem_of_list(heads); })
+        .on_resume(config::OnResume::may_change);
+    bind_k(t);
+  }
 };
 
 std::string problem_of(const std::vector<int64_t>& k) {
@@ -22,7 +45,7 @@ std::string problem_of(const std::vector<int64_t>& k) {
 
 void ClassificationOptions::bind(config::Table& t) {
   const auto may = config::OnResume::may_change;
-  bind_k(t, k);
+  bind_k(t);
   t.key("mean_ap", mean_ap,
         "also give the mean over classes of the average precision; needs 8 bytes of memory for "
         "each image and class, divided among the ranks")
@@ -55,8 +78,23 @@ void ClassificationOptions::bind(config::Table& t) {
     t.error("skip_unlabelled", "targets is set, too, and is read instead of label; leave one out");
 }
 
-std::vector<Metric> metrics(const ClassificationOptions& options) {
+std::vector<Metric> metrics_of_heads(const RankingKeys& keys) {
   std::vector<Metric> out;
+  for (const std::string& name : keys.heads) {
+    for (int64_t k : keys.k)
+      out.push_back({fmt::format("{}_top{}", name, k), "1",
+                     fmt::format("share of the images whose class is among the {} most likely "
+                                 "ones of probe {}",
+                                 k, name)});
+    out.push_back({name + "_loss", "nats", "mean cross-entropy of probe " + name});
+  }
+  return out;
+}
+
+std::vector<Metric> ranking_metrics(const config::Table::Variant& variant) {
+  const RankingKeys& options = dynamic_cast<const RankingOptions&>(variant);
+  std::vector<Metric> out = metrics_of_heads(options);
+  if (!out.empty()) return out;
   for (int64_t k : options.k)
     out.push_back({fmt::format("top{}", k), "1",
                    fmt::format("share of the images whose class is among the {} most likely", k)});
@@ -82,12 +120,16 @@ std::vector<Metric> metrics(const ClassificationOptions& options) {
   return out;
 }
 
+const models::ClassRanker* ranker_of(const models::Model& model) {
+  return dynamic_cast<const models::ClassRanker*>(&model);
+}
+
 // Makes the pass of the only head, or of the one that `probe` names; null if the model ranks no
 // classes.
 std::unique_ptr<models::ClassPass> make_pass_of(const models::Model& model,
                                                 const std::string& probe,
                                                 models::ClassRequest request) {
-  auto* ranker = dynamic_cast<const models::ClassRanker*>(&model);
+  const models::ClassRanker* ranker = ranker_of(model);
   if (!ranker) return nullptr;
   const std::vector<std::string> known = ranker->head_names();
   if (known.empty() && !probe.empty())
@@ -101,7 +143,8 @@ std::unique_ptr<models::ClassPass> make_pass_of(const models::Model& model,
 }
 
 std::unique_ptr<models::ForwardPass> make_ranking_pass(const models::Model& model,
-                                                       const ClassificationOptions& options) {
+                                                       const config::Table::Variant& variant) {
+  const auto& options = dynamic_cast<const ClassificationOptions&>(variant);
   std::unique_ptr<models::ClassPass> pass =
       make_pass_of(model, options.probe, {.scores = options.scores()});
   if (!pass) return nullptr;
@@ -112,6 +155,19 @@ std::unique_ptr<models::ForwardPass> make_ranking_pass(const models::Model& mode
         base::fail(base::Exit::config, "{}: {} is more than the {} classes of the model", key, k,
                    pass->classes());
   return pass;
+}
+
+std::unique_ptr<models::ForwardPass> make_probes_pass(const models::Model& model,
+                                                      const config::Table::Variant& variant) {
+  const auto& options = dynamic_cast<const ProbesOptions&>(variant);
+  const models::ClassRanker* ranker = ranker_of(model);
+  const std::vector<std::string> known = ranker ? ranker->head_names() : std::vector<std::string>();
+  if (known.empty()) return nullptr;
+  for (const std::string& name : options.heads)
+    if (std::ranges::count(known, name) == 0)
+      base::fail(base::Exit::config, "probes: the model has no probe \"{}\"; it has {}", name,
+                 fmt::join(known, ", "));
+  return ranker->make_class_pass({.heads = options.heads});
 }
 
 std::unique_ptr<models::ForwardPass> make_score_pass(const models::Model& model,
@@ -133,8 +189,9 @@ const Predicts kClassPredicts = {
 // Returns the fields that the data set must have: images, and labels or targets. Returns nothing if
 // the model is trained on these fields.
 std::optional<Features> class_features(const models::Model& model,
-                                       const ClassificationOptions& options) {
-  auto* ranker = dynamic_cast<const models::ClassRanker*>(&model);
+                                       const config::Table::Variant& variant, const std::string&) {
+  const auto& options = dynamic_cast<const ClassificationOptions&>(variant);
+  const models::ClassRanker* ranker = ranker_of(model);
   if (!ranker) return std::nullopt;
   const int64_t classes = ranker->num_classes();
   Features features = model.features();
@@ -155,29 +212,42 @@ std::optional<Features> class_features(const models::Model& model,
   return features;
 }
 
+std::unique_ptr<Evaluator> make_of_keys(const config::Table::Variant& options) {
+  return make_ranking(dynamic_cast<const RankingOptions&>(options));
+}
+
+template <class Options>
+std::shared_ptr<config::Table::Variant> make_ranking_options() {
+  return std::make_shared<Options>();
+}
+
 }  // namespace
 
 Registered classification_row() {
-  using Options = ClassificationOptions;
-  using Variant = config::Table::Variant;
   return {"classification",
           "share of the images whose class is among the k most likely ones, and mean loss; on "
           "request mean average precision, precision and recall at k",
-          [](const Variant& options) { return metrics(dynamic_cast<const Options&>(options)); },
+          ranking_metrics,
           "rank classes",
           nullptr,
-          [] { return std::shared_ptr<Variant>(std::make_shared<Options>()); },
-          [](const Variant& options) -> std::unique_ptr<Evaluator> {
-            return make_ranking(dynamic_cast<const Options&>(options));
-          },
-          [](const models::Model& model, const Variant& options) {
-            return make_ranking_pass(model, dynamic_cast<const Options&>(options));
-          },
+          make_ranking_options<ClassificationOptions>,
+          make_of_keys,
+          make_ranking_pass,
           nullptr,
-          [](const models::Model& model, const Variant& options, const std::string&) {
-            return class_features(model, dynamic_cast<const Options&>(options));
-          },
+          class_features,
           &kClassPredicts};
+}
+
+Registered probes_row() {
+  return {"probes",
+          "for each probe of a frozen trunk, the share of images whose class is among the k most "
+          "likely ones, and mean loss",
+          ranking_metrics,
+          "rank classes with several heads",
+          nullptr,
+          make_ranking_options<ProbesOptions>,
+          make_of_keys,
+          make_probes_pass};
 }
 
 }  // namespace eval

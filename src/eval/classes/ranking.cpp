@@ -254,13 +254,4 @@ std::unique_ptr<Evaluator> make_ranking(const RankingKeys& keys) {
   return std::make_unique<Ranking>(keys);
 }
 
-void bind_k(config::Table& t, std::vector<int64_t>& k) {
-  t.key("k", k,
-        "an image counts for topK if its class is among the K most likely ones; among equally "
-        "likely ones the first come first")
-      .min(1)
-      .check([&k] { return problem_of_list(k); })
-      .on_resume(config::OnResume::may_change);
-}
-
 }  // namespace eval

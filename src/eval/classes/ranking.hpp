@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Metrics of images whose classes a model ranks, with one head or several: the share of images
 // whose own class is among the k most likely ones, and the mean loss. On request, mean average
-// precision, precision and recall at k, also for images with several classes. Two rows of
-// evaluators use it (classification.cpp, probes.cpp).
+// precision, precision and recall at k, also for images with several classes. The two rows of
+// classification.cpp use it.
 #pragma once
 
 #include "eval/evaluator.hpp"
@@ -28,6 +28,4 @@ struct RankingKeys {
 // The evaluator's pass is a models::ClassPass of these heads, with scores if keys.scores().
 std::unique_ptr<Evaluator> make_ranking(const RankingKeys& keys);
 
-// Binds key "k".
-void bind_k(config::Table& t, std::vector<int64_t>& k);
 }  // namespace eval
