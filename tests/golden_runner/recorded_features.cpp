@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "models/classes/class_ranker.hpp"
+#include "eval/classes/class_pass.hpp"
 #include "models/embedder.hpp"
 
 namespace golden {
@@ -75,7 +75,7 @@ class CopyPass : public models::EmbedPass {
 };
 
 // Returns each image as the scores of its classes. The evaluator forms all numbers from them.
-class CopyScores : public models::ClassPass {
+class CopyScores : public eval::ClassPass {
  public:
   explicit CopyScores(int64_t classes) : classes_(classes) {}
   std::string name() const override { return "copy"; }
@@ -85,7 +85,7 @@ class CopyScores : public models::ClassPass {
   void prepare(const models::HostBatch& batch, const models::Inputs&) const override {
     batch_ = batch;
   }
-  void run(nn::Context&, const models::Inputs&, const models::ClassNumbers& to) override {
+  void run(nn::Context&, const models::Inputs&, const eval::ClassNumbers& to) override {
     const device::View image = batch_.features.at("image");
     std::copy_n(image.f32(), image.count, to.scores);
   }

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <fstream>
 
+#include "eval/classes/class_pass.hpp"
 #include "models/classes/class_model.hpp"
 #include "models/trunks/convolutional/convnext.hpp"
 #include "models/trunks/convolutional/resnet.hpp"
@@ -120,9 +121,9 @@ Outcome run(comm::Session& session, const tests::Case& c, const std::string& poo
   options.groups = {torch_names ? "trunk/.*" : "encoder/.*", "head/.*"};
   options.passes = {[](const models::Model& model) {
     const auto& ranker = dynamic_cast<const models::ClassRanker&>(model);
-    models::ClassRequest request;
+    eval::ClassRequest request;
     if (!ranker.head_names().empty()) request.heads = {"res3"};
-    return ranker.make_class_pass(request);
+    return eval::make_class_pass(ranker, request);
   }};
   step::Engine engine(options, mesh, device::Kind::cpu);
   engine.initialise();
@@ -147,7 +148,7 @@ Outcome run(comm::Session& session, const tests::Case& c, const std::string& poo
   // Evaluates 48 examples; the result must not depend on the rank that computes each.
   std::vector<double> all(96), loss(static_cast<size_t>(g.micro_batch)), rank(loss.size());
   constexpr step::PassId kPass{0};
-  auto& pass = engine.pass<models::ClassPass>(kPass);
+  auto& pass = engine.pass<eval::ClassPass>(kPass);
   for (int64_t round = 0; round * g.micro_batch * session.world().size() < 48; ++round) {
     const int64_t first = (round * session.world().size() + session.world().rank()) * g.micro_batch;
     MadeImages batch(1000 + first, g.micro_batch);

@@ -12,7 +12,7 @@ using Loss = kernels::ClassLoss;
 
 class ClassPredictor : public Predictor {
  public:
-  ClassPredictor(models::ClassPass& pass, const std::string& probe, int64_t top_k)
+  ClassPredictor(ClassPass& pass, const std::string& probe, int64_t top_k)
       : pass_(pass),
         probe_(probe),
         classes_(pass.classes()),
@@ -78,7 +78,7 @@ class ClassPredictor : public Predictor {
     return sum;
   }
 
-  models::ClassPass& pass_;
+  ClassPass& pass_;
   std::string probe_;
   int64_t classes_, top_;
   Loss loss_;
@@ -86,7 +86,7 @@ class ClassPredictor : public Predictor {
 
 }  // namespace
 
-std::unique_ptr<Predictor> make_class_predictor(models::ClassPass& pass, const std::string& probe,
+std::unique_ptr<Predictor> make_class_predictor(ClassPass& pass, const std::string& probe,
                                                 int64_t top_k) {
   return std::make_unique<ClassPredictor>(pass, probe, top_k);
 }

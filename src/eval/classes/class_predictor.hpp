@@ -3,14 +3,14 @@
 // probabilities.
 #pragma once
 
+#include "eval/classes/class_pass.hpp"
 #include "eval/predictor.hpp"
-#include "models/classes/class_ranker.hpp"
 
 namespace eval {
 
 // pass: computes scores only. probe: name of the probe that ranks the classes, or "" if the model
 // has one classifier.
-std::unique_ptr<Predictor> make_class_predictor(models::ClassPass& pass, const std::string& probe,
+std::unique_ptr<Predictor> make_class_predictor(ClassPass& pass, const std::string& probe,
                                                 int64_t top_k);
 
 }  // namespace eval

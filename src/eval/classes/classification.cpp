@@ -126,9 +126,8 @@ const models::ClassRanker* ranker_of(const models::Model& model) {
 
 // Makes the pass of the only head, or of the one that `probe` names; null if the model ranks no
 // classes.
-std::unique_ptr<models::ClassPass> make_pass_of(const models::Model& model,
-                                                const std::string& probe,
-                                                models::ClassRequest request) {
+std::unique_ptr<ClassPass> make_pass_of(const models::Model& model, const std::string& probe,
+                                        ClassRequest request) {
   const models::ClassRanker* ranker = ranker_of(model);
   if (!ranker) return nullptr;
   const std::vector<std::string> known = ranker->head_names();
@@ -139,13 +138,13 @@ std::unique_ptr<models::ClassPass> make_pass_of(const models::Model& model,
                probe.empty() ? "missing" : fmt::format("there is no \"{}\"", probe),
                fmt::join(known, ", "));
   if (!known.empty()) request.heads = {probe};
-  return ranker->make_class_pass(request);
+  return make_class_pass(*ranker, request);
 }
 
 std::unique_ptr<models::ForwardPass> make_ranking_pass(const models::Model& model,
                                                        const config::Table::Variant& variant) {
   const auto& options = dynamic_cast<const ClassificationOptions&>(variant);
-  std::unique_ptr<models::ClassPass> pass =
+  std::unique_ptr<ClassPass> pass =
       make_pass_of(model, options.probe, {.scores = options.scores()});
   if (!pass) return nullptr;
   for (const auto& [key, all] :
@@ -167,7 +166,7 @@ std::unique_ptr<models::ForwardPass> make_probes_pass(const models::Model& model
     if (std::ranges::count(known, name) == 0)
       base::fail(base::Exit::config, "probes: the model has no probe \"{}\"; it has {}", name,
                  fmt::join(known, ", "));
-  return ranker->make_class_pass({.heads = options.heads});
+  return make_class_pass(*ranker, {.heads = options.heads});
 }
 
 std::unique_ptr<models::ForwardPass> make_score_pass(const models::Model& model,
@@ -182,7 +181,7 @@ const Predicts kClassPredicts = {
     make_score_pass,
     [](const config::Table::Variant& options, const data::Dataset&, models::ForwardPass& pass,
        int64_t top_k) {
-      return make_class_predictor(dynamic_cast<models::ClassPass&>(pass),
+      return make_class_predictor(dynamic_cast<ClassPass&>(pass),
                                   dynamic_cast<const ClassificationOptions&>(options).probe, top_k);
     }};
 

@@ -78,7 +78,7 @@ class Ranking : public Evaluator {
                                             : at_.counted;
     std::vector<double> values(columns * size_t(n), 0.0), numbers(columns);
     OwnScores own;
-    if (keys_.mean_ap) own.classes = size_t(context.pass_as<models::ClassPass>().classes());
+    if (keys_.mean_ap) own.classes = size_t(context.pass_as<ClassPass>().classes());
     auto store = [&](int64_t position) {
       for (size_t c = 0; c < columns; ++c) values[c * size_t(n) + size_t(position)] = numbers[c];
     };
@@ -133,7 +133,7 @@ class Ranking : public Evaluator {
     }
     if (keys_.masked() || !keys_.targets.empty())
       host.features["label"] = device::view(labels.data(), int64_t(n));
-    auto& pass = context.pass_as<models::ClassPass>();
+    auto& pass = context.pass_as<ClassPass>();
     const auto classes = size_t(pass.classes());
     std::vector<double> loss(heads_ * n), rank(loss);
     std::vector<float> scores(keys_.scores() ? n * classes : 0), targets(scores.size(), 0.0f);
@@ -210,8 +210,7 @@ class Ranking : public Evaluator {
   // classes at a time, and share the work on them.
   static std::optional<double> mean_average_precision(const Context& context,
                                                       const OwnScores& own) {
-    const int64_t n = context.dataset.size(),
-                  classes = context.pass_as<models::ClassPass>().classes(),
+    const int64_t n = context.dataset.size(), classes = context.pass_as<ClassPass>().classes(),
                   part = std::clamp<int64_t>((1 << 22) / n, 1, classes);
     std::vector<double> of_class(size_t(classes), 0.0);  // -1: no image shows it
     for (int64_t begin = 0; begin < classes; begin += part) {

@@ -5,8 +5,8 @@
 // classification.cpp use it.
 #pragma once
 
+#include "eval/classes/class_pass.hpp"
 #include "eval/evaluator.hpp"
-#include "models/classes/class_ranker.hpp"
 
 namespace eval {
 
@@ -25,7 +25,7 @@ struct RankingKeys {
   bool masked() const { return skip_unlabelled || !mask.empty(); }
 };
 
-// The evaluator's pass is a models::ClassPass of these heads, with scores if keys.scores().
+// The evaluator's pass is a ClassPass of these heads, with scores if keys.scores().
 std::unique_ptr<Evaluator> make_ranking(const RankingKeys& keys);
 
 }  // namespace eval

@@ -251,7 +251,7 @@ void ClassModel::forward_backward(nn::Context& ctx, const Inputs& inputs, int64_
 }
 
 void ClassModel::score(nn::Context& ctx, View image, View kept, State& state,
-                       const ClassScorer::Use& use) const {
+                       const ClassLogits::Use& use) const {
   CHECK(!ctx.keep);
   const int64_t n = ctx.batch, count = n * options_.num_classes;
   const device::Arena::Mark start = ctx.arena.low();
@@ -308,18 +308,17 @@ std::unique_ptr<TrainPass> ClassModel::make_train_pass() const {
   return std::make_unique<ClassTrainPass>(*this);
 }
 
-std::unique_ptr<ClassPass> ClassModel::make_class_pass(const ClassRequest& request) const {
-  const auto state = std::make_shared<State>(make_state(request.heads));
-  return models::make_class_pass(
-      {.image = image_input(),
-       .heads = int64_t(state->probes.size()),
-       .classes = options_.num_classes,
-       .loss = options_.loss,
-       .beta = options_.beta,
-       .score = [this, state](
-                    nn::Context& ctx, View image, View kept,
-                    const ClassScorer::Use& use) { score(ctx, image, kept, *state, use); }},
-      request);
+ClassLogits ClassModel::logits(const std::vector<std::string>& heads) const {
+  const auto state = std::make_shared<State>(make_state(heads));
+  return {
+      .image = image_input(),
+      .heads = int64_t(state->probes.size()),
+      .classes = options_.num_classes,
+      .loss = options_.loss,
+      .beta = options_.beta,
+      .run = [this, state](nn::Context& ctx, View image, View kept, const ClassLogits::Use& use) {
+        score(ctx, image, kept, *state, use);
+      }};
 }
 
 Registered classifier_row() {

@@ -32,7 +32,7 @@ class ClassModel : public Model, public Embedder, public ClassRanker {
   std::unique_ptr<EmbedPass> make_embed_pass(const std::vector<std::string>& taps) const override;
   std::string feature_tap() const override { return encoder_.feature_tap(); }
   std::vector<std::string> head_names() const override;
-  std::unique_ptr<ClassPass> make_class_pass(const ClassRequest& request) const override;
+  ClassLogits logits(const std::vector<std::string>& heads) const override;
   int64_t num_classes() const override { return options_.num_classes; }
   std::string changing_arguments() const override;
   int64_t forward_flops() const override;
@@ -75,9 +75,9 @@ class ClassModel : public Model, public Embedder, public ClassRanker {
   // `values`, f32 [sum_columns(), ctx.batch], and adds its loss to the first row.
   void train_probe(nn::Context& ctx, size_t p, const Inputs& inputs, int64_t global_batch, View d,
                    View values, State& state) const;
-  // Runs the probes of `state` (ClassScorer).
+  // Runs the probes of `state` (ClassLogits).
   void score(nn::Context& ctx, View image, View kept, State& state,
-             const ClassScorer::Use& use) const;
+             const ClassLogits::Use& use) const;
 
   ClassOptions options_;
   Mixing mixing_;

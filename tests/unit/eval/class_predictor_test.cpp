@@ -16,13 +16,13 @@ using Floats = std::vector<float>;
 using Ints = std::vector<int32_t>;
 
 // Gives the one example of a batch these logits.
-class GivenLogits : public models::ClassPass {
+class GivenLogits : public eval::ClassPass {
  public:
   GivenLogits(Floats row, bool exclusive) : row_(std::move(row)), exclusive_(exclusive) {}
   std::string name() const override { return "logits"; }
   std::vector<models::InputSpec> inputs() const override { return {}; }
   void prepare(const models::HostBatch&, const models::Inputs&) const override {}
-  void run(nn::Context&, const models::Inputs&, const models::ClassNumbers& to) override {
+  void run(nn::Context&, const models::Inputs&, const eval::ClassNumbers& to) override {
     std::copy(row_.begin(), row_.end(), to.scores);
   }
   int64_t classes() const override { return int64_t(row_.size()); }

@@ -11,7 +11,7 @@
 
 #include "cut_rig.hpp"
 #include "eval/class_metrics.hpp"
-#include "models/classes/class_ranker.hpp"
+#include "eval/classes/class_pass.hpp"
 #include "rig.hpp"
 #include "tests/unit/recorded.hpp"
 #include "thread_ranks.hpp"
@@ -71,7 +71,7 @@ class MadeSource : public data::Source {
   const MadeScores& made_;
 };
 
-class MadePass : public models::ClassPass {
+class MadePass : public eval::ClassPass {
  public:
   explicit MadePass(const MadeScores& made) : made_(made) {}
   std::string name() const override { return "score classes"; }
@@ -81,7 +81,7 @@ class MadePass : public models::ClassPass {
   void prepare(const models::HostBatch& batch, const models::Inputs&) const override {
     batch_ = batch;
   }
-  void run(nn::Context&, const models::Inputs&, const models::ClassNumbers& to) override {
+  void run(nn::Context&, const models::Inputs&, const eval::ClassNumbers& to) override {
     for (int64_t i = 0; i < batch_.examples; ++i) {
       const auto image = int64_t(batch_.features.at("image").f32()[i]);
       const float* scores = made_.scores.data() + image * made_.classes;

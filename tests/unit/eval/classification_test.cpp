@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "cut_rig.hpp"
-#include "models/classes/class_ranker.hpp"
+#include "eval/classes/class_pass.hpp"
 #include "rig.hpp"
 
 namespace {
@@ -13,7 +13,7 @@ namespace {
 double loss_of(int64_t e) { return 1 + 0.25 * double(e % 9); }
 double rank_of(int64_t e) { return double(e * e % 11); }
 
-class MadeUpClasses : public models::ClassPass {
+class MadeUpClasses : public eval::ClassPass {
  public:
   explicit MadeUpClasses(int64_t examples) : examples_(examples) {}
   std::string name() const override { return "classify"; }
@@ -23,7 +23,7 @@ class MadeUpClasses : public models::ClassPass {
   void prepare(const models::HostBatch& batch, const models::Inputs&) const override {
     batch_ = batch;
   }
-  void run(nn::Context&, const models::Inputs&, const models::ClassNumbers& to) override {
+  void run(nn::Context&, const models::Inputs&, const eval::ClassNumbers& to) override {
     ++calls;
     for (int64_t i = 0; i < batch_.examples; ++i) {
       const int64_t e = batch_.features.at("label").i32()[i] - 1;

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "cut_rig.hpp"
-#include "models/classes/class_ranker.hpp"
+#include "eval/classes/class_pass.hpp"
 #include "rig.hpp"
 
 namespace {
@@ -16,7 +16,7 @@ double loss_of(int64_t head, int64_t e) { return double(head) + 0.25 * double(e 
 double rank_of(int64_t head, int64_t e) { return double((e * e + head) % 7); }
 
 // A pass of the heads high and low, in this order.
-class MadeUpHeads : public models::ClassPass {
+class MadeUpHeads : public eval::ClassPass {
  public:
   explicit MadeUpHeads(int64_t examples) : examples_(examples) {}
   std::string name() const override { return "classify"; }
@@ -26,7 +26,7 @@ class MadeUpHeads : public models::ClassPass {
   void prepare(const models::HostBatch& batch, const models::Inputs&) const override {
     batch_ = batch;
   }
-  void run(nn::Context&, const models::Inputs&, const models::ClassNumbers& to) override {
+  void run(nn::Context&, const models::Inputs&, const eval::ClassNumbers& to) override {
     ++calls;
     const int64_t n = batch_.examples;
     for (int64_t h : {0, 1})

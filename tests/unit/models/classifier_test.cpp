@@ -10,6 +10,7 @@
 #include "models/classes/class_model.hpp"
 #include "models/trunks/vit_options.hpp"
 #include "one_rank.hpp"
+#include "ranked.hpp"
 
 namespace {
 
@@ -62,7 +63,7 @@ class World {
         sums_(size_t(slices * model.sum_columns())) {
     stores.make_arena_for([&](nn::Context& train, nn::Context& forward) {
       train_->run(train, inputs, batch, sums());
-      classify_->plan(forward, inputs);
+      rank(forward);
     });
     stores.shake(5, "shake",
                  [](const std::string& path) { return path == "head/kernel" ? 0.3 : 0.1; });
@@ -79,16 +80,11 @@ class World {
     return all;
   }
   double loss() { return forward_backward()[0] / double(stores.batch()); }
-  void classify(const Batch& batch, double* loss, double* rank) {
-    Floats scores(size_t(stores.batch() * model.num_classes()));
-    run_classify(batch, {loss, rank, scores.data()});
-  }
   // Returns the logits of images without mixup.
   std::vector<double> logits(const Batch& batch) {
-    const int64_t examples = stores.batch();
-    Floats out(size_t(examples * model.num_classes()));
-    std::vector<double> loss(static_cast<size_t>(examples)), rank(loss);
-    run_classify(batch, {loss.data(), rank.data(), out.data()});
+    nn::Context ctx = stores.context(false);
+    models::copy_field(batch.host(), "image", inputs);
+    const Floats out = rank(ctx).logits;
     return {out.begin(), out.end()};
   }
   Floats pre_logits(const Batch& batch) {
@@ -111,14 +107,12 @@ class World {
   models::Inputs inputs;
 
  private:
-  void run_classify(const Batch& batch, const models::ClassNumbers& to) {
-    nn::Context ctx = stores.context(false);
-    classify_->prepare(batch.host(), inputs);
-    classify_->run(ctx, inputs, to);
+  ranked::Numbers rank(nn::Context& ctx) {
+    return ranked::run(ctx, heads_, inputs.at("image").device, inputs.at("label").device);
   }
   View sums() { return {sums_.data(), DType::f64, int64_t(sums_.size())}; }
   std::unique_ptr<models::TrainPass> train_ = model.make_train_pass();
-  std::unique_ptr<models::ClassPass> classify_ = model.make_class_pass({.scores = true});
+  models::ClassLogits heads_ = model.logits({});
   std::vector<double> sums_;
 };
 
@@ -258,27 +252,6 @@ TEST(Classifier, Bf16StaysNearF32) {
         square_b += double(b[i][k]) * double(b[i][k]);
       }
     EXPECT_GT(dot / std::sqrt(square_a * square_b), 0.999) << pool;
-  }
-}
-
-// Loss and rank of an evaluation follow from the logits, without smoothing and mixup.
-TEST(Classifier, ClassifiesImagesAsTheyAre) {
-  ClassifierOptions o = small("map", "softmax", 0.3);
-  o.label_smoothing = 0.3;
-  World world(o, 6);
-  const Batch batch(6);
-  const std::vector<double> x = world.logits(batch);
-  std::vector<double> loss(6), rank(6);
-  world.classify(batch, loss.data(), rank.data());
-  for (size_t b = 0; b < 6; ++b) {
-    double total = 0, larger = 0;
-    const double own = x[b * 7 + size_t(batch.label[b])];
-    for (size_t k = 0; k < 7; ++k) {
-      total += std::exp(x[b * 7 + k]);
-      larger += x[b * 7 + k] > own;
-    }
-    EXPECT_NEAR(loss[b], std::log(total) - own, 1e-5);
-    EXPECT_EQ(rank[b], larger);
   }
 }
 

@@ -8,6 +8,7 @@
 
 #include "models/classes/class_model.hpp"
 #include "one_rank.hpp"
+#include "ranked.hpp"
 
 namespace {
 
@@ -39,6 +40,8 @@ name = "top"
 head = { kind = "mlp", layers = [5] }
 )";
 
+const std::vector<std::string> kTurned = {"top", "conv1"};
+
 struct Root {
   models::ModelOptions model;
   void bind(config::Table& t) { t.table("model", model, ""); }
@@ -69,9 +72,7 @@ class ProbeWorld {
     inputs_["label"] = device::view(label.data(), kProbeBatch);
     stores.make_arena_for([&](nn::Context& train, nn::Context& forward) {
       run_train_pass(train);
-      probes_->plan(forward, inputs_);
-      one_->plan(forward, inputs_);
-      turned_->plan(forward, inputs_);
+      for (const auto& heads : {std::vector<std::string>(), kTurned}) rank(forward, heads);
       embed_->plan(forward, inputs_);
     });
     stores.weights.initialise(5);
@@ -94,19 +95,10 @@ class ProbeWorld {
     embed_->run(ctx, inputs_, places);
     return out;
   }
-  void classify(double* loss, double* rank) {
+  // Ranks classes with these probes; none: with all.
+  ranked::Numbers classify(const std::vector<std::string>& heads = {}) {
     nn::Context ctx = stores.context(false);
-    probes_->run(ctx, inputs_, {.loss = loss, .rank = rank});
-  }
-  // Ranks classes with the probe res3 alone.
-  void classify_one(double* loss, double* rank, float* scores) {
-    nn::Context ctx = stores.context(false);
-    one_->run(ctx, inputs_, {loss, rank, scores});
-  }
-  // Ranks classes with the probes top and conv1, in this order.
-  void classify_turned(double* loss, double* rank) {
-    nn::Context ctx = stores.context(false);
-    turned_->run(ctx, inputs_, {.loss = loss, .rank = rank});
+    return rank(ctx, heads);
   }
   double measure(const std::string& name) const {
     std::vector<double> all(size_t(model.sum_columns()));
@@ -118,6 +110,10 @@ class ProbeWorld {
   }
 
  private:
+  ranked::Numbers rank(nn::Context& ctx, const std::vector<std::string>& heads) {
+    return ranked::run(ctx, model.logits(heads), inputs_.at("image").device,
+                       inputs_.at("label").device);
+  }
   void run_train_pass(nn::Context& ctx) {
     ctx.group = &group_;
     ctx.states = &states;
@@ -130,10 +126,6 @@ class ProbeWorld {
 
  private:
   std::unique_ptr<models::TrainPass> train_ = model.make_train_pass();
-  std::unique_ptr<models::ClassPass> probes_ = model.make_class_pass({});
-  std::unique_ptr<models::ClassPass> one_ =
-      model.make_class_pass({.heads = {"res3"}, .scores = true});
-  std::unique_ptr<models::ClassPass> turned_ = model.make_class_pass({.heads = {"top", "conv1"}});
   std::unique_ptr<models::EmbedPass> embed_ = model.make_embed_pass({"conv1", "flatten"});
 
  public:
@@ -257,8 +249,7 @@ TEST(LinearProbes, SlicesGiveTheSameSums) {
 TEST(LinearProbes, AreEvaluatedTogether) {
   ProbeWorld world;
   world.train();
-  std::vector<double> loss(3 * kProbeBatch, NAN), rank(loss);
-  world.classify(loss.data(), rank.data());
+  const auto [loss, rank, logits] = world.classify();
   for (size_t p : {size_t{0}, size_t{2}}) {
     double mean = 0, first = 0;
     for (size_t i = 0; i < size_t(kProbeBatch); ++i) {
@@ -275,39 +266,18 @@ TEST(LinearProbes, AreEvaluatedTogether) {
 TEST(LinearProbes, AreEvaluatedInTheOrderAskedFor) {
   ProbeWorld world;
   world.train();
-  std::vector<double> loss(3 * kProbeBatch, NAN), rank(loss), turned_loss(2 * kProbeBatch, NAN),
-      turned_rank(turned_loss);
-  world.classify(loss.data(), rank.data());
-  world.classify_turned(turned_loss.data(), turned_rank.data());
-  for (size_t i = 0; i < size_t(kProbeBatch); ++i) {
-    EXPECT_EQ(turned_loss[i], loss[2 * kProbeBatch + i]);
-    EXPECT_EQ(turned_rank[i], rank[2 * kProbeBatch + i]);
-    EXPECT_EQ(turned_loss[kProbeBatch + i], loss[i]);
-    EXPECT_EQ(turned_rank[kProbeBatch + i], rank[i]);
+  const Floats all = world.classify().logits, turned = world.classify(kTurned).logits,
+               one = world.classify({"res3"}).logits;
+  const auto count = size_t(kProbeBatch * kProbeClasses);
+  ASSERT_EQ(all.size(), 3 * count);
+  ASSERT_EQ(turned.size(), 2 * count);
+  ASSERT_EQ(one.size(), count);
+  for (size_t i = 0; i < count; ++i) {
+    EXPECT_EQ(turned[i], all[2 * count + i]);
+    EXPECT_EQ(turned[count + i], all[i]);
+    EXPECT_EQ(one[i], all[count + i]);
   }
-  EXPECT_NE(loss[0], loss[2 * kProbeBatch]);
-}
-
-TEST(LinearProbes, AreEvaluatedOneByOne) {
-  ProbeWorld world;
-  world.train();
-  std::vector<double> loss(3 * kProbeBatch, NAN), rank(loss), loss_of_one(kProbeBatch),
-      rank_of_one(kProbeBatch);
-  Floats scores(size_t(kProbeBatch * kProbeClasses), NAN);
-  world.classify(loss.data(), rank.data());
-  world.classify_one(loss_of_one.data(), rank_of_one.data(), scores.data());
-  for (size_t i = 0; i < size_t(kProbeBatch); ++i) {
-    EXPECT_EQ(loss_of_one[i], loss[kProbeBatch + i]);
-    EXPECT_EQ(rank_of_one[i], rank[kProbeBatch + i]);
-    const float* of_image = scores.data() + i * size_t(kProbeClasses);
-    const float own = of_image[world.label[i]];
-    double sum = 0;
-    for (int64_t c = 0; c < kProbeClasses; ++c) sum += std::exp(double(of_image[c]));
-    EXPECT_NEAR(std::log(sum) - double(own), loss_of_one[i], 1e-5);
-    EXPECT_EQ(
-        double(std::count_if(of_image, of_image + kProbeClasses, [&](float s) { return s > own; })),
-        rank_of_one[i]);
-  }
+  EXPECT_NE(all[0], all[2 * count]);
 }
 
 TEST(LinearProbes, RefuseWhatDoesNotFit) {

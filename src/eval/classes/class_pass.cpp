@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "models/classes/class_ranker.hpp"
+#include "eval/classes/class_pass.hpp"
 
 #include <algorithm>
 
 #include "models/classes/class_objective.hpp"
 
-namespace models {
+namespace eval {
 namespace {
 
 using device::DType;
+using device::View;
 
 // Copies values to the host, unless the queue only counts.
 template <class T>
@@ -22,47 +23,47 @@ void copy_out(nn::Context& ctx, View values, T* to) {
   });
 }
 
-class ScoredClasses : public ClassPass {
+class PassOfLogits : public ClassPass {
  public:
-  ScoredClasses(ClassScorer scorer, const ClassRequest& request)
-      : scorer_(std::move(scorer)), ranks_(request.ranks), scores_(request.scores) {
+  PassOfLogits(models::ClassLogits logits, const ClassRequest& request)
+      : logits_(std::move(logits)), ranks_(request.ranks), scores_(request.scores) {
     name_ = fmt::format("{} classes", ranks_ && scores_ ? "rank and score"
                                       : ranks_          ? "rank"
                                                         : "score");
     if (!request.heads.empty()) name_ += fmt::format(" of {}", fmt::join(request.heads, ", "));
   }
   std::string name() const override { return name_; }
-  std::vector<InputSpec> inputs() const override {
-    std::vector<InputSpec> specs = {scorer_.image};
+  std::vector<models::InputSpec> inputs() const override {
+    std::vector<models::InputSpec> specs = {logits_.image};
     if (ranks_) specs.push_back({"label", DType::i32, 1});
     return specs;
   }
-  int64_t classes() const override { return scorer_.classes; }
-  kernels::ClassLoss loss() const override { return scorer_.loss; }
+  int64_t classes() const override { return logits_.classes; }
+  kernels::ClassLoss loss() const override { return logits_.loss; }
 
-  void prepare(const HostBatch& batch, const Inputs& into) const override {
-    copy_field(batch, "image", into);
+  void prepare(const models::HostBatch& batch, const models::Inputs& into) const override {
+    models::copy_field(batch, "image", into);
     if (!ranks_) return;
-    ClassObjective::check_labels(batch, scorer_.classes, false);
-    copy_field(batch, "label", into);
+    models::ClassObjective::check_labels(batch, logits_.classes, false);
+    models::copy_field(batch, "label", into);
   }
 
-  void run(nn::Context& ctx, const Inputs& inputs, const ClassNumbers& to) override {
+  void run(nn::Context& ctx, const models::Inputs& inputs, const ClassNumbers& to) override {
     device::Arena::Scope scope(ctx.arena);
-    const int64_t n = ctx.batch, count = scorer_.heads * n;
+    const int64_t n = ctx.batch, count = logits_.heads * n;
     const View losses = ranks_ ? ctx.arena.temporary(count) : View{},
                ranks = ranks_ ? ctx.arena.temporary(count, DType::i32) : View{},
-               kept = scores_ ? ctx.arena.temporary(count * scorer_.classes) : View{};
-    scorer_.score(ctx, inputs.at("image").device, kept, [&](int64_t head, View scores) {
+               kept = scores_ ? ctx.arena.temporary(count * logits_.classes) : View{};
+    logits_.run(ctx, inputs.at("image").device, kept, [&](int64_t head, View scores) {
       if (ranks_)
         ctx.run(kernels::ClassXent{.logits = scores,
                                    .labels = inputs.at("label").device,
                                    .loss = losses.slice(head * n, n),
                                    .ranks = ranks.slice(head * n, n),
                                    .rows = n,
-                                   .columns = scorer_.classes,
-                                   .kind = scorer_.loss,
-                                   .beta = float(scorer_.beta),
+                                   .columns = logits_.classes,
+                                   .kind = logits_.loss,
+                                   .beta = float(logits_.beta),
                                    .gradient = false});
     });
     if (ranks_) {
@@ -73,15 +74,16 @@ class ScoredClasses : public ClassPass {
   }
 
  private:
-  ClassScorer scorer_;
+  models::ClassLogits logits_;
   bool ranks_, scores_;
   std::string name_;
 };
 
 }  // namespace
 
-std::unique_ptr<ClassPass> make_class_pass(ClassScorer scorer, const ClassRequest& request) {
-  return std::make_unique<ScoredClasses>(std::move(scorer), request);
+std::unique_ptr<ClassPass> make_class_pass(const models::ClassRanker& ranker,
+                                           const ClassRequest& request) {
+  return std::make_unique<PassOfLogits>(ranker.logits(request.heads), request);
 }
 
-}  // namespace models
+}  // namespace eval
