@@ -183,8 +183,7 @@ void CaptionRun::choose_pass(const std::string& set) {
   captioning.data = set;
   recipe_.evals = {{kEvaluation, captioning}};
   recipe_.evaluate.evaluators.clear();
-  const std::unique_ptr<models::Model> model = models::make_model(recipe_.model, recipe_.memory);
-  if (!eval::make_pass(captioning, *model))
+  if (!eval::make_pass(captioning, *recipe_.made_model()))
     base::fail(base::Exit::config,
                "--mode caption needs a model that can {}, and model.kind = \"{}\" cannot",
                eval::row_of(captioning).needs, recipe_.model.kind);

@@ -167,7 +167,7 @@ int run_plan(Call& call) {
   const std::string& selector = call.start.mesh_selector;
   const int ranks = call.ranks ? call.ranks : ranks_of(recipe, selector);
   const Plan plan = make_plan(recipe, call.deck, ranks, selector, !call.graph.empty());
-  auto model = models::make_model(recipe.model, recipe.memory);
+  const std::shared_ptr<const models::Model> model = recipe.made_model();
   log::line("plan     {} ranks = replica {} x fsdp {}  parameters={} optimizer={} recompute={}",
             ranks, plan.mesh.replica, plan.mesh.fsdp,
             base::name_of(shard::kPlacementNames, recipe.sharding.parameters),

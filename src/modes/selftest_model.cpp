@@ -91,7 +91,7 @@ step::EngineOptions engine_options(train::Recipe recipe, int ranks, int64_t each
     *samples = std::max<int64_t>(4096, slices * each);
   step::EngineOptions o =
       recipe.engine(train::DataLength(1000 * recipe.train.global_batch), threads, kind);
-  o.bytes.reset();
+  o.model = recipe.made_model();  // batches of this check have pixels as floats
   return o;
 }
 

@@ -233,7 +233,7 @@ int run_show(Call& call) {
   Job job(recipe, call.deck, nullptr, "", {});
   const Shown shown = choose(job);
   const data::BatchPtr batch = load(recipe, shown);
-  const std::unique_ptr<models::Model> model = models::make_model(recipe.model, recipe.memory);
+  const std::shared_ptr<const models::Model> model = recipe.made_model();
   const Prepared prepared(recipe, *model, shown, *batch);
   // The id after the last label is the mask token.
   const std::map<std::string, models::FeatureSpec> features = model->features();

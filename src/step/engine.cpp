@@ -19,15 +19,12 @@ Engine::Engine(const EngineOptions& options, comm::Mesh& mesh, Kind kind)
       queue_(kind, options.threads, options.determinism.mesh, options.paper_of),
       geometry_(options.trains ? derive_geometry(options.global_batch, options.micro_batch,
                                                  mesh.shape, options.determinism)
-                               : forward_geometry(options.micro_batch, mesh.shape)),
-      model_(options.make_model ? options.make_model()
-                                : models::make_model(options.model, options.memory)) {
+                               : forward_geometry(options.micro_batch, mesh.shape)) {
   queue_.count_scratch(ledger_);
   queue_.set_tf32(options.tf32);
-  if (options.bytes) model_->take_bytes(*options.bytes);
   make_passes();
-  std::vector<shard::Parameter> parameters = model_->parameters();
-  shard::apply_init_rules(options.model.init, parameters);
+  std::vector<shard::Parameter> parameters = model().parameters();
+  shard::apply_init_rules(options.init, parameters);
   std::vector<optim::ParameterPolicy> policies;
   std::vector<optim::Schedule> schedules;
   if (options.trains) options_.resolve(parameters, policies, schedules);
@@ -40,7 +37,7 @@ Engine::Engine(const EngineOptions& options, comm::Mesh& mesh, Kind kind)
                                               .element_state_bytes(parameters[i].shape);
   }
   int64_t cuts = options.determinism.mesh ? geometry_.total_slices : mesh.shape.fsdp;
-  stores_.layout = std::make_unique<shard::Layout>(std::move(parameters), model_->blocks(),
+  stores_.layout = std::make_unique<shard::Layout>(std::move(parameters), model().blocks(),
                                                    options.sharding, mesh.shape.fsdp, cuts);
 
   shard::Fabric fabric{*stores_.layout,          mesh_,           queue_, ledger_,
@@ -68,7 +65,7 @@ Engine::Engine(const EngineOptions& options, comm::Mesh& mesh, Kind kind)
   passes_.inputs = std::make_unique<PassInputs>(passes, geometry_.micro_batch, queue_, ledger_);
   const bool repeats = options_.graphs > 0 && graphs_problem().empty();
   if (options.trains)
-    sums_ = std::make_unique<StepSums>(*model_, geometry_, mesh_, queue_, ledger_, repeats);
+    sums_ = std::make_unique<StepSums>(model(), geometry_, mesh_, queue_, ledger_, repeats);
   if (kind == Kind::cuda && repeats)
     graphs_ = std::make_unique<device::Graphs>(queue_, options_.graphs, "passes");
   const int64_t activations = measure_arena();
@@ -81,7 +78,7 @@ Engine::Engine(const EngineOptions& options, comm::Mesh& mesh, Kind kind)
 Engine::~Engine() = default;
 
 void Engine::make_teacher(const shard::Fabric& fabric) {
-  const std::optional<models::TeacherSpec> spec = model_->teacher();
+  const std::optional<models::TeacherSpec> spec = model().teacher();
   if (!spec) return;
   stores_.teacher_options = {
       .root = shard::kTeacherRoot,
@@ -99,10 +96,10 @@ void Engine::make_teacher(const shard::Fabric& fabric) {
 }
 
 void Engine::make_passes() {
-  passes_.train = model_->make_train_pass();
+  passes_.train = model().make_train_pass();
   passes_.coupled = dynamic_cast<models::CoupledPass*>(passes_.train.get());
   for (const SidePass& side : options_.passes) {
-    std::unique_ptr<models::ForwardPass> made = side.make(*model_);
+    std::unique_ptr<models::ForwardPass> made = side.make(model());
     passes_.numbers.emplace_back();
     if (!made) continue;
     const Products products = products_of(side.operands);
@@ -283,7 +280,7 @@ void Engine::run_phases(const Workplace& at, int64_t step, int64_t passes, int64
 
 // Returns why graphs cannot repeat passes; "" if they can.
 std::string Engine::graphs_problem() const {
-  if (std::string problem = model_->changing_arguments(); !problem.empty()) return problem;
+  if (std::string problem = model().changing_arguments(); !problem.empty()) return problem;
   if (options_.determinism.mesh) return kTreeInPasses;
   for (const shard::Unit& unit : stores_.layout->units())
     if (unit.strategy.parameters_sharded && stores_.layout->fsdp() > 1)

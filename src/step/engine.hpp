@@ -56,10 +56,8 @@ struct EngineOptions {
   // false: the engine has weights and runs forward passes alone. It has no gradients, no optimizer
   // and no average, `micro_batch` is the batch of a pass, and `resolve` is not called.
   bool trains = true;
-  models::ModelOptions model;
-  models::MemoryOptions memory;
-  // Set by tests that run a model of their own, which takes the place of `model`.
-  std::function<std::unique_ptr<models::Model>()> make_model;
+  std::shared_ptr<const models::Model> model;
+  std::vector<shard::InitRule> init;  // initial distributions by rule
   shard::ShardingOptions sharding;
   int64_t bucket_bytes = 0;  // of small units whose gradients are exchanged together
   // true: gradients that accumulate on their rank are exchanged when the last pass is over
@@ -81,8 +79,6 @@ struct EngineOptions {
   // activations have memory.
   std::function<void(device::Queue&)> choose_products;
   std::vector<SidePass> passes;  // entries of equal name and type share one pass
-  // Set if images come as bytes: the range of pixel values that the bytes encode.
-  std::optional<kernels::PixelRange> bytes;
   // on GPUs: largest number of CUDA graphs of passes; 0: passes run without graphs
   int64_t graphs = 0;
   // True makes it an error if the host waits for its GPU within a step, from the third step on.
@@ -161,7 +157,7 @@ class Engine {
   nn::Context forward_context(Weights on = Weights::raw);
   const models::Inputs& inputs() const { return passes_.inputs->of(0); }
 
-  models::Model& model() { return *model_; }
+  const models::Model& model() const { return *options_.model; }
   const models::TrainPass& train_pass() const { return *passes_.train; }
   const shard::Layout& layout() const { return *stores_.layout; }
   const Geometry& geometry() const { return geometry_; }
@@ -268,7 +264,6 @@ class Engine {
   std::unique_ptr<device::Graphs> graphs_;
   device::Ledger ledger_;
   Geometry geometry_;
-  std::unique_ptr<models::Model> model_;
   Stores stores_;
   Update update_;
   std::unique_ptr<device::Arena> arena_;

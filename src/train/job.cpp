@@ -132,7 +132,7 @@ ClassSets Job::class_sets() const {
 }
 
 std::string Job::classes() const {
-  return class_text(recipe_, *models::make_model(recipe_.model, recipe_.memory), class_sets());
+  return class_text(recipe_, *recipe_.made_model(), class_sets());
 }
 
 std::string Job::tokenizer_text() const {

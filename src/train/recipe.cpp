@@ -293,7 +293,7 @@ void Recipe::cross_check(config::Deck& deck) const {
   };
   for (const data::Problem& p : data.problems()) deck.error(p.key, p.text);
 
-  std::unique_ptr<models::Model> made = models::make_model(model, memory);
+  const std::shared_ptr<const models::Model> made = made_model();
   // Data sets with equal preprocessing and equal spec have the same problems, which are reported
   // once for each reader.
   std::vector<std::tuple<std::string, data::Spec, std::string>> checked;

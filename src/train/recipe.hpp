@@ -158,6 +158,9 @@ struct Recipe {
   // bad. "" is the data of training.
   std::map<std::string, data::ValueLimit> value_limits(const std::string& set = "") const;
 
+  // Returns the model of the deck. It is made when it is first asked for, and made anew once a job
+  // has counted the samples that the deck leaves to the data.
+  std::shared_ptr<const models::Model> made_model() const;
   // `stream_offset`: position of step 0 in the stream (progress.hpp). A run that ends with its
   // input is shorter by examples that were left out.
   int64_t total_steps(const DataLength& length, int64_t stream_offset = 0) const;
@@ -187,7 +190,16 @@ struct Recipe {
   std::vector<std::string> bytes_fields(device::Kind kind) const;
 
  private:
+  // What a model follows from.
+  struct MadeFrom {
+    std::shared_ptr<config::Table::Variant> options;
+    models::Recompute recompute = models::Recompute::none;
+    int64_t samples = 0;
+    bool operator==(const MadeFrom&) const = default;
+  };
   using Features = std::map<std::string, models::FeatureSpec>;
+  // Makes the model; the only place that does. With `bytes` it takes pixels as bytes.
+  std::shared_ptr<models::Model> make_model(const BytePixels* bytes = nullptr) const;
   // Returns what engines for training and for evaluation alone have in common.
   step::EngineOptions any_engine(int threads, device::Kind kind) const;
   // Returns the fields of a data set that its readers need: model, evaluators, modes.
@@ -208,6 +220,9 @@ struct Recipe {
   // Returns the data sets whose images the modes extract and predict read.
   std::set<std::string> image_sets() const;
   static Features image_features(const models::Model& made);
+
+  mutable std::shared_ptr<const models::Model> made_;
+  mutable MadeFrom made_from_;
 };
 
 }  // namespace train

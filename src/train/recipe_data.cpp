@@ -59,14 +59,14 @@ Recipe::Features Recipe::features_of(const models::Model& made, const std::strin
 
 std::map<std::string, data::ValueLimit> Recipe::value_limits(const std::string& set) const {
   std::map<std::string, data::ValueLimit> found;
-  for (const auto& [feature, wanted] : features_of(*models::make_model(model, memory), set))
+  for (const auto& [feature, wanted] : features_of(*made_model(), set))
     if (wanted.below > 0) found[feature] = {wanted.below, wanted.limit_key};
   return found;
 }
 
 std::optional<Recipe::BytePixels> Recipe::byte_pixels() const {
   std::vector<std::string> fields;
-  for (const auto& [feature, wanted] : models::make_model(model, memory)->features())
+  for (const auto& [feature, wanted] : made_model()->features())
     if (wanted.pixels) fields.push_back(feature);
   if (fields.empty()) return {};
   std::set<std::string> names = evaluated_sets();
@@ -97,7 +97,7 @@ std::vector<std::string> Recipe::bytes_fields(device::Kind kind) const {
 void Recipe::check_opened(config::Deck& deck, const DataLength& length,
                           const std::map<std::string, data::Spec>& specs,
                           const std::set<std::string>& written) const {
-  std::unique_ptr<models::Model> made = models::make_model(model, memory);
+  const std::shared_ptr<const models::Model> made = made_model();
   std::set<std::string> names;
   for (const auto& [name, spec] : specs) {
     check_limits(deck, features_of(*made, name), name, spec);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/narrow.hpp"
+#include "models/sample_count.hpp"
 #include "train/input.hpp"
 #include "train/recipe.hpp"
 
@@ -26,17 +27,33 @@ std::map<std::string, eval::EvalOptions> Recipe::chosen_evaluations() const {
   return all;
 }
 
+std::shared_ptr<models::Model> Recipe::make_model(const BytePixels* bytes) const {
+  std::shared_ptr<models::Model> made = models::make_model(model, memory);
+  if (!bytes) return made;
+  const data::ByteScale& s = bytes->scale;
+  kernels::PixelRange range{s.low, s.width, s.to_low, s.to_width};
+  std::copy(s.mean.begin(), s.mean.end(), range.mean);
+  std::copy(s.deviation.begin(), s.deviation.end(), range.deviation);
+  made->take_bytes(range);
+  return made;
+}
+
+std::shared_ptr<const models::Model> Recipe::made_model() const {
+  const int64_t* samples = models::samples_of(model);
+  const MadeFrom now{model.options, memory.recompute, samples ? *samples : 0};
+  if (!made_ || made_from_ != now) {
+    made_ = make_model();
+    made_from_ = now;
+  }
+  return made_;
+}
+
 step::EngineOptions Recipe::any_engine(int threads, device::Kind kind) const {
   step::EngineOptions o;
   o.paper_of = kind;
-  if (const auto bytes = byte_pixels(); bytes && kind == device::Kind::cuda) {
-    const data::ByteScale& s = bytes->scale;
-    o.bytes = kernels::PixelRange{s.low, s.width, s.to_low, s.to_width};
-    std::copy(s.mean.begin(), s.mean.end(), o.bytes->mean);
-    std::copy(s.deviation.begin(), s.deviation.end(), o.bytes->deviation);
-  }
-  o.model = model;
-  o.memory = memory;
+  const auto bytes = kind == device::Kind::cuda ? byte_pixels() : std::nullopt;
+  o.model = bytes ? make_model(&*bytes) : made_model();
+  o.init = model.init;
   o.sharding = sharding;
   o.bucket_bytes = int64_t(mesh.bucket_mb * 0x1p20);
   o.determinism = determinism;

@@ -29,7 +29,7 @@ void compare_decoding(const CaseFile& predict, const std::vector<float>& images,
                       step::Engine& engine,
                       const std::function<double(const std::string& set)>& tolerance,
                       Report& report) {
-  const models::CappaOptions& o = dynamic_cast<models::Cappa&>(engine.model()).options();
+  const models::CappaOptions& o = dynamic_cast<const models::Cappa&>(engine.model()).options();
   const Shape shape = tokens_shape(predict);
   const int64_t n = shape[0], steps = shape[1], batch = engine.geometry().micro_batch,
                 pixels = o.height() * o.width() * 3, width = o.decoder_width(),

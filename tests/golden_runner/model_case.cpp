@@ -65,7 +65,7 @@ void Runner::run_forward(step::Engine& engine, Report& report) const {
 
 void Runner::run_evaluation(step::Engine& engine, Report& report) const {
   const models::CappaOptions& o = *case_.model;
-  auto& model = dynamic_cast<models::Cappa&>(engine.model());
+  auto& model = dynamic_cast<const models::Cappa&>(engine.model());
   // Without masked prediction, evaluation is the training forward pass.
   bool recorded = file_.has("forward/eval_logits");
   if (o.masked() && !recorded) return;

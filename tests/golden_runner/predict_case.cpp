@@ -169,7 +169,7 @@ void Runner::run_predictions(const CaseFile& recorded, Report& report) const {
   // Texts of classes and cached decoding may use all positions, and batch/labels may be shorter.
   auto whole = std::make_shared<models::CappaOptions>(*case_.model);
   whole->text_len = 0;
-  options.model = {"cappa", whole};
+  options.model = models::make_model({"cappa", whole}, memory());
   options.passes = {
       [cappa](const models::Model& model) { return cappa(model).make_pair_score_pass(); }};
   if (recorded.has("decode")) options.passes.push_back(make_decode_pass(recorded));

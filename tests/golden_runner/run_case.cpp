@@ -126,7 +126,8 @@ step::Engine::Fill Runner::feed(step::Engine& engine, int64_t step, bool masks) 
     int64_t first = geometry_.first_example(mesh_, m), n = geometry_.micro_batch;
     const models::HostBatch batch = host_batch(step, first, n, masks);
     if (has_draws())
-      dynamic_cast<models::Cappa&>(engine.model()).prepare(batch, draws(step, first, n), into);
+      dynamic_cast<const models::Cappa&>(engine.model())
+          .prepare(batch, draws(step, first, n), into);
     else
       engine.train_pass().prepare(batch, engine.draws(step), into);
   };
@@ -134,8 +135,7 @@ step::Engine::Fill Runner::feed(step::Engine& engine, int64_t step, bool masks) 
 
 step::EngineOptions Runner::engine_options() const {
   step::EngineOptions o;
-  o.model = {"cappa", case_.model};
-  o.memory.recompute = base::value_of(models::kRecomputeNames, settings_.recompute);
+  o.model = models::make_model({"cappa", case_.model}, memory());
   auto cappa = [](const models::Model& model) -> const models::Cappa& {
     return dynamic_cast<const models::Cappa&>(model);
   };
@@ -204,7 +204,7 @@ void Runner::check_draws(step::Engine& engine, Report& report) const {
   if (!has_draws()) return;
   // Recorded inputs must follow our own rules: autoregressive ids are the labels moved by one, and
   // parallel ids are the labels with the share of mask tokens that the ratio gives.
-  auto& model = dynamic_cast<models::Cappa&>(engine.model());
+  auto& model = dynamic_cast<const models::Cappa&>(engine.model());
   int64_t length = case_.model->length(),
           masked = int64_t(case_.model->masking_ratio * double(length));
   for (int64_t b = 0; b < case_.steps * case_.batch; ++b) {

@@ -67,6 +67,9 @@ class Runner {
     std::vector<uint8_t> parallel;
   };
   step::EngineOptions engine_options() const;
+  models::MemoryOptions memory() const {
+    return {base::value_of(models::kRecomputeNames, settings_.recompute)};
+  }
   void read_batch();
   void check_parameters() const;
   // Returns the examples [first, first + n) of a step, as the trainer passes them to the model.

@@ -98,9 +98,8 @@ SslRecipe::SslRecipe(const CaseFile& file) : file_(file), config_(file.config())
     file.fail("config", e.what());
   }
   step::EngineOptions options;
-  fill(options);  // reports problems of the deck
   // Parameters that a model freezes need a rule as well.
-  for (const shard::Parameter& p : models::make_model(options.model, {})->parameters())
+  for (const shard::Parameter& p : fill(options)->parameters())
     if (p.kind == shard::ParameterKind::frozen)
       deck_ += fmt::format("[[optimizer.rule]]\nmatch = '{}'\nfrozen = true\n", escaped(p.path));
 }
@@ -222,7 +221,8 @@ std::string SslRecipe::rules_text() const {
   return text;
 }
 
-void SslRecipe::fill(step::EngineOptions& options) const {
+std::shared_ptr<models::Model> SslRecipe::fill(step::EngineOptions& options,
+                                               const models::MemoryOptions& memory) const {
   Deck deck;
   config::Deck(config::DeckSource{file_.path() + " as a deck", deck_, {}}, deck).throw_if_any();
   if (config_.contains("layers")) {
@@ -234,7 +234,8 @@ void SslRecipe::fill(step::EngineOptions& options) const {
     auto& own = dynamic_cast<models::EmbeddingOptions&>(*deck.model.options);
     dynamic_cast<models::ResnetTrunkOptions&>(*own.trunk.options).config.blocks = {1, 1, 1, 1};
   }
-  options.model = deck.model;
+  std::shared_ptr<models::Model> made = models::make_model(deck.model, memory);
+  options.model = made;
   options.optimizer = deck.optimizer;
   options.global_batch = batch;
   options.total_steps = steps;
@@ -249,6 +250,7 @@ void SslRecipe::fill(step::EngineOptions& options) const {
     policies = resolved.parameters;
     schedules = optim::make_schedules(resolved.schedules, deck.schedule, clock);
   };
+  return made;
 }
 
 // ---------------------------------------------------------------- names
@@ -308,9 +310,7 @@ std::vector<float> SslRecipe::values_of(const std::string& name, const std::stri
 
 double SslRecipe::teacher_keep(int64_t step) const {
   step::EngineOptions options;
-  fill(options);
-  const auto model = models::make_model(options.model, {});
-  return model->teacher()->keep(step, steps);
+  return fill(options)->teacher()->keep(step, steps);
 }
 
 }  // namespace golden

@@ -28,8 +28,9 @@ class SslRecipe {
   double learning_rate = 1;     // schedules give rates: the deck's rate is 1
   std::set<int64_t> snapshots;  // steps whose state is recorded
 
-  // Fills in model, optimizer, batch and schedules.
-  void fill(step::EngineOptions& options) const;
+  // Fills in model, optimizer, batch and schedules. Returns the model.
+  std::shared_ptr<models::Model> fill(step::EngineOptions& options,
+                                      const models::MemoryOptions& memory = {}) const;
   // Returns the path of the parameter of a set: trunk.X -> trunk/X, heads.0.X -> head/X, queue ->
   // loss/queue; "" for sets that have no counterpart.
   std::string path_of(const std::string& set) const;

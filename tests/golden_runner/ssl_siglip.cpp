@@ -123,8 +123,8 @@ class SiglipCase : public SslCase {
   // none is frozen.
   step::EngineOptions engine_options(bool training) const {
     step::EngineOptions o;
-    o.model = {"siglip", options_};
-    o.memory.recompute = base::value_of(models::kRecomputeNames, settings_.recompute);
+    o.model = models::make_model({"siglip", options_},
+                                 {base::value_of(models::kRecomputeNames, settings_.recompute)});
     o.passes = {[](const models::Model& model) {
                   return dynamic_cast<const models::PairScorer&>(model).make_pair_score_pass();
                 },

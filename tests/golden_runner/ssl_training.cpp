@@ -71,17 +71,16 @@ class TrainingCase : public SslCase {
   }
 
   void run(Report& report) override {
-    step::Engine engine(options(), mesh_, settings_.device);
+    std::vector<float> outputs;
+    step::Engine engine(options([&](nn::Context& ctx, const models::StepEmbeddings& step) {
+                          if (ctx.step == 1) outputs = gathered(ctx, step);
+                        }),
+                        mesh_, settings_.device);
     engine.initialise();
     load(engine, "params_init", report);
     load(engine, "loss_state_init", report);
     engine.publish();
     std::map<int64_t, Tensors> states;
-    std::vector<float> outputs;
-    dynamic_cast<models::EmbeddingModel&>(engine.model())
-        .watch([&](nn::Context& ctx, const models::StepEmbeddings& step) {
-          if (ctx.step == 1) outputs = gathered(ctx, step);
-        });
     for (int64_t s = 1; s <= recipe_.steps; ++s) {
       const step::StepReport report_of_step =
           engine.step_filled(s, [&](int64_t m, const models::Inputs& into) {
@@ -111,10 +110,11 @@ class TrainingCase : public SslCase {
     return std::max(exact, std::min(exact * kNarrowRoundings, kMostOfLargest * largest));
   }
 
-  step::EngineOptions options() const {
+  step::EngineOptions options(models::EmbeddingModel::Watch watch) const {
     step::EngineOptions o;
-    recipe_.fill(o);
-    o.memory.recompute = base::value_of(models::kRecomputeNames, settings_.recompute);
+    const auto made =
+        recipe_.fill(o, {base::value_of(models::kRecomputeNames, settings_.recompute)});
+    dynamic_cast<models::EmbeddingModel&>(*made).watch(std::move(watch));
     using shard::Placement;
     o.sharding.parameters =
         settings_.strategy == "sharded" ? Placement::sharded : Placement::replicated;

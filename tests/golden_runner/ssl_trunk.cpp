@@ -238,7 +238,7 @@ class TrunkCase : public SslCase {
 
   step::EngineOptions engine_options() const {
     step::EngineOptions o;
-    o.make_model = [this] { return std::make_unique<TrunkModel>(make_model()); };
+    o.model = std::make_shared<TrunkModel>(make_model());
     o.passes = {[](const models::Model& model) -> std::unique_ptr<models::ForwardPass> {
       const auto& m = dynamic_cast<const TrunkModel&>(model);
       std::vector<std::string> names;

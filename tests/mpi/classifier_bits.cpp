@@ -112,11 +112,12 @@ struct Outcome {
 Outcome run(comm::Session& session, const tests::Case& c, const std::string& pool) {
   comm::Mesh mesh = comm::make_mesh(session, c.mesh, comm::SumOrder::tree);
   step::EngineOptions options = tests::engine_options(c, kSteps);
-  options.model =
+  const models::ModelOptions model =
       are_probes(pool)
           ? small_probes()
           : models::ModelOptions{
                 "classifier", std::make_shared<models::ClassifierOptions>(small_classifier(pool))};
+  options.model = tests::made_model(c, model.kind, model.options);
   const bool torch_names = is_resnet(pool) || pool == "convnext" || are_probes(pool);
   options.groups = {torch_names ? "trunk/.*" : "encoder/.*", "head/.*"};
   options.passes = {[](const models::Model& model) {

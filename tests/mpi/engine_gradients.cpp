@@ -113,20 +113,18 @@ void check_gradients() {
     m.masking_ratio = 1;
     m.decoder.width = m.decoder.heads = m.decoder.mlp = 0;
   };
-  auto shared = [](auto& o, auto& m) {
-    m.label_smoothing = 0.1;
-    o.memory.recompute = models::Recompute::mlp;
-  };
+  auto smooth = [](auto&, auto& m) { m.label_smoothing = 0.1; };
+  const tests::Case shared{.mesh = {}, .recompute = "mlp", .dropout = 0.2};
   if (session->world().size() == 1) {
     compare_with_differences(alone.mesh, "CapPa", {}, {}, 4);
-    compare_with_differences(alone.mesh, "CapPa, dropout", {.mesh = {}, .dropout = 0.2}, shared, 4);
+    compare_with_differences(alone.mesh, "CapPa, dropout", shared, smooth, 4);
     compare_with_differences(alone.mesh, "Cap", {}, cap, 2);
     compare_with_differences(alone.mesh, "CapPa, fixed positions", {.mesh = {}, .dropout = 0.2},
                              fixed, 2);
   }
   if (session->world().size() > 1) {
     comm::Mesh mesh = comm::make_mesh(*session, few_shapes().front(), comm::SumOrder::library);
-    compare_with_differences(mesh, "CapPa, dropout", {.mesh = {}, .dropout = 0.2}, shared, 1);
+    compare_with_differences(mesh, "CapPa, dropout", shared, smooth, 1);
   }
 }
 

@@ -22,9 +22,9 @@ inline std::vector<comm::MeshShape> few_shapes() {
 using Change = std::function<void(step::EngineOptions&, models::CappaOptions&)>;
 inline step::EngineOptions options_of(const tests::Case& c, const Change& change) {
   step::EngineOptions o = tests::engine_options(c, 10);
-  auto m = std::make_shared<models::CappaOptions>(tests::small_cappa(c.dropout));
-  if (change) change(o, *m);
-  o.model.options = m;
+  models::CappaOptions m = tests::small_cappa(c.dropout);
+  if (change) change(o, m);
+  o.model = tests::made_cappa(c, m);
   return o;
 }
 

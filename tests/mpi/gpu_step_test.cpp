@@ -63,6 +63,7 @@ constexpr int64_t kSteps = 4;
 
 Outcome train(const step::EngineOptions& options, comm::Mesh& mesh, Kind kind, int64_t bad = 0) {
   step::Engine engine(options, mesh, kind);
+  const bool bytes = engine.inputs().at("image").host.type == device::DType::u8;
   engine.initialise();
   engine.publish();
   Outcome out;
@@ -77,7 +78,7 @@ Outcome train(const step::EngineOptions& options, comm::Mesh& mesh, Kind kind, i
                         r.gradients.clip, r.update.parameters.global, r.update.updates.global});
   };
   for (int64_t step = 1; step <= kSteps; ++step) {
-    submit(engine, mesh, step, options.bytes.has_value(), bad);
+    submit(engine, mesh, step, bytes, bad);
     if (!engine.runs_ahead()) take(step);
     if (engine.runs_ahead() && step > 1) take(step - 1);
   }
@@ -138,12 +139,15 @@ void steps(const std::string& exchange, bool waits) {
     const Outcome gpu = train(options, on_gpu, Kind::cuda);
     same_numbers(gpu, floats, 2e-3, name);
     same_averages(gpu, floats, name);
-    options.bytes = kernels::PixelRange{0, 255, -1, 2};
+    const auto floats_model = options.model;
+    const auto bytes_model = tests::made_cappa(c, tests::small_cappa());
+    bytes_model->take_bytes(kernels::PixelRange{0, 255, -1, 2});
+    options.model = bytes_model;
     const Outcome bytes = train(options, on_gpu, Kind::cuda);
     expect(bytes.state == gpu.state && bytes.numbers == gpu.numbers,
            name + ": bytes are not the floats that they stand for");
 
-    options.bytes.reset();
+    options.model = floats_model;
     {
       const int64_t bad = 3;
       const Outcome skipped = train(options, on_gpu, Kind::cuda, bad);
@@ -312,7 +316,7 @@ void attention_paths() {
   tests::Case c{
       .mesh = {1, 1}, .micro_batch = 2, .level = "run", .kind = "adamw", .global_batch = 2};
   auto train_and_score = [&](step::EngineOptions options, const char* name) {
-    options.model.options = std::make_shared<models::CappaOptions>(model);
+    options.model = tests::made_cappa(c, model);
     comm::Mesh mesh = comm::make_mesh(*session, c.mesh, comm::SumOrder::library);
     step::Engine engine(options, mesh, Kind::cuda);
     engine.initialise();

@@ -59,6 +59,7 @@ struct Deck {
   std::string name;
   tests::Case c;
   std::function<void(step::EngineOptions&)> change = [](step::EngineOptions&) {};
+  models::CappaOptions model = tests::small_cappa();
   int64_t passes = 1;
 
   step::EngineOptions options(comm::MeshShape shape) const {
@@ -66,6 +67,7 @@ struct Deck {
     on.mesh = shape;
     on.micro_batch = 48 / shape.ranks() / passes;
     step::EngineOptions o = tests::engine_options(on, 10);
+    o.model = tests::made_cappa(on, model);
     change(o);
     return o;
   }
@@ -104,19 +106,17 @@ inline std::vector<Deck> decks() {
         o.sharding.rules = {
             {".*/bias", shard::Placement::replicated, shard::Placement::replicated},
             {"decoder/EmbedTargets/.*", shard::Placement::replicated, shard::Placement::inherited}};
-        o.model.options = std::make_shared<models::CappaOptions>(tests::small_cappa(0.2));
       });
+  out.back().model = tests::small_cappa(0.2);
   out.back().c.frozen = "encoder/Transformer/encoderblock_.*";
   add("Cap, update clipping, logits in chunks of a MiB", "sharded", "sharded", "run", 1, "none",
       "adafactor", [](step::EngineOptions& o) {
-        auto m = std::make_shared<models::CappaOptions>(tests::small_cappa());
-        m->masked_pred_prob = 0;
-        m->logits_mb = 1;
-        o.model.options = m;
         auto method = std::make_shared<optim::AdafactorOptions>();
         method->clipping_threshold = 1;
         o.optimizer.method = method;
       });
+  out.back().model.masked_pred_prob = 0;
+  out.back().model.logits_mb = 1;
   auto narrow = [](step::EngineOptions& o) { o.operands = device::DType::bf16; };
   add("FSDP in bf16, 2 passes", "sharded", "sharded", "run", 2, "mlp", "adafactor", narrow);
   add("ZeRO-1 in bf16", "replicated", "sharded", "run", 1, "none", "adamw", narrow);

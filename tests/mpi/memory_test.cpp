@@ -119,10 +119,10 @@ void sharding() {
   auto options = [](comm::MeshShape) {
     tests::Case c{.mesh = {}, .micro_batch = 4, .level = "run"};
     step::EngineOptions o = tests::engine_options(c, 10);
-    auto m = std::make_shared<models::CappaOptions>();
-    m->encoder.depth = 2;
-    m->decoder.depth = 2;
-    o.model.options = m;
+    models::CappaOptions m;
+    m.encoder.depth = 2;
+    m.decoder.depth = 2;
+    o.model = tests::made_cappa(c, m);
     o.global_batch = 32;
     return o;
   };

@@ -37,7 +37,7 @@ step::EngineOptions options_of(const tests::Case& c) {
   model->trunk.options = vit;
   model->text = {.depth = 2, .width = 40, .mlp = 56, .heads = 4};
   step::EngineOptions o = tests::engine_options(c, kSteps);
-  o.model = {"siglip", model};
+  o.model = tests::made_model(c, "siglip", model);
   o.passes = {[](const models::Model& made) {
     return dynamic_cast<const models::PairScorer&>(made).make_pair_score_pass();
   }};

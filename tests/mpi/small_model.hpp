@@ -59,11 +59,19 @@ inline models::CappaOptions small_cappa(double dropout = 0) {
   return m;
 }
 
+inline std::shared_ptr<models::Model> made_model(const Case& c, const std::string& kind,
+                                                 std::shared_ptr<config::Table::Variant> options) {
+  return models::make_model({kind, std::move(options)},
+                            {base::value_of(models::kRecomputeNames, c.recompute)});
+}
+inline std::shared_ptr<models::Model> made_cappa(const Case& c,
+                                                 const models::CappaOptions& options) {
+  return made_model(c, "cappa", std::make_shared<models::CappaOptions>(options));
+}
+
 inline step::EngineOptions engine_options(const Case& c, int64_t total_steps) {
   step::EngineOptions o;
-  o.model.kind = "cappa";
-  o.model.options = std::make_shared<models::CappaOptions>(small_cappa(c.dropout));
-  o.memory.recompute = base::value_of(models::kRecomputeNames, c.recompute);
+  o.model = made_cappa(c, small_cappa(c.dropout));
   o.passes = {[](const models::Model& model) {
     return dynamic_cast<const models::CaptionScorer&>(model).make_score_pass();
   }};

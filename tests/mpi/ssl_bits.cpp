@@ -133,7 +133,7 @@ step::EngineOptions options_of(const Kind& kind, const tests::Case& c) {
       "trunk = {{ kind = 'resnet', depth = 18, width = 4, group_examples = 4 }}\n{}",
       kind.name, fmt::join(kind.groups, ", "), fmt::join(kind.sizes, ", "), kind.model);
   config::Deck({"ssl_bits.toml", text, {}}, deck).throw_if_any();
-  o.model = deck.model;
+  o.model = tests::made_model(c, deck.model.kind, deck.model.options);
   o.optimizer = deck.optimizer;
   o.passes.clear();
   o.groups = {"trunk/.*"};

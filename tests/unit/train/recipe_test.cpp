@@ -367,8 +367,14 @@ TEST(Recipe, PixelsStayBytesIfAllDataSetsAgree) {
   EXPECT_TRUE((equal.byte_pixels()->scale == data::ByteScale{0, 255, -1, 2}));
   EXPECT_EQ(equal.bytes_fields(device::Kind::cuda), image);
   EXPECT_TRUE(equal.bytes_fields(device::Kind::cpu).empty());
-  EXPECT_TRUE(equal.engine(96, 1, device::Kind::cuda).bytes);
-  EXPECT_FALSE(equal.engine(96, 1, device::Kind::cpu).bytes);
+  auto pixels = [&](device::Kind kind) {
+    for (const models::InputSpec& input :
+         equal.engine(96, 1, kind).model->make_train_pass()->inputs())
+      if (input.name == "image") return input.type;
+    return device::DType::f64;
+  };
+  EXPECT_EQ(pixels(device::Kind::cuda), device::DType::u8);
+  EXPECT_EQ(pixels(device::Kind::cpu), device::DType::f32);
   EXPECT_FALSE(bytes("one", "wide").byte_pixels());
   EXPECT_FALSE(bytes("one", "made").byte_pixels()) << "made-up pixels are floats";
   EXPECT_TRUE(bytes("one", "made").bytes_fields(device::Kind::cuda).empty());
@@ -465,6 +471,18 @@ TEST(Recipe, OptionsOfTheEngine) {
                                            "run.device=auto"};
   EXPECT_EQ(engine(graphs, device::Kind::cuda).graphs, 7);
   EXPECT_EQ(engine(graphs, device::Kind::cpu).graphs, 0);
+}
+
+TEST(Recipe, ADeckHasOneModel) {
+  const CheckedDeck checked({});
+  const std::shared_ptr<const models::Model> made = checked.recipe.made_model();
+  EXPECT_EQ(checked.recipe.made_model(), made);
+  EXPECT_EQ(checked.recipe.engine(960, 1).model, made);
+  Recipe other = checked.recipe;
+  EXPECT_EQ(other.made_model(), made);
+  other.memory.recompute = models::Recompute::block;
+  EXPECT_NE(other.made_model(), made) << "a changed deck has another model";
+  EXPECT_EQ(checked.recipe.made_model(), made);
 }
 
 TEST(Recipe, TheAverageIsMeasuredInSteps) {
