@@ -62,7 +62,8 @@ Engine::Engine(const EngineOptions& options, comm::Mesh& mesh, Kind kind)
   make_typed_weights(fabric);
   std::vector<const models::Pass*> passes = {passes_.train.get()};
   for (const Forward& f : passes_.forward) passes.push_back(f.pass.get());
-  passes_.inputs = std::make_unique<PassInputs>(passes, geometry_.micro_batch, queue_, ledger_);
+  passes_.inputs = std::make_unique<PassInputs>(
+      passes, geometry_.micro_batch, two_phases() ? geometry_.accumulation : 1, queue_, ledger_);
   const bool repeats = options_.graphs > 0 && graphs_problem().empty();
   if (options.trains)
     sums_ = std::make_unique<StepSums>(model(), geometry_, mesh_, queue_, ledger_, repeats);
@@ -199,7 +200,7 @@ void Engine::plan_training(device::Queue& queue, device::Arena& arena, const sha
     // The first pass overwrites gradients and the second adds to them, so both are planned.
     run_phases({weights, gradients, states, group, teacher ? &*teacher : nullptr, queue, arena}, 1,
                std::min<int64_t>(geometry_.accumulation, 2), set,
-               [](int64_t, const auto& work) { work(); });
+               [](int64_t, bool, const auto& work) { work(); });
   }
   stores_.states->sums().reserve(states.sums());
   if (teacher && teacher->states)
@@ -258,7 +259,7 @@ void Engine::run_phases(const Workplace& at, int64_t step, int64_t passes, int64
   };
   if (coupled) coupled->begin_step(whole, geometry_.global_batch);
   for (int64_t m = 0; two_phases && m < passes; ++m)
-    with_inputs(m, [&] {
+    with_inputs(m, false, [&] {
       nn::Context ctx = context_of(m);
       ctx.gradients = nullptr;
       ctx.keep = false;
@@ -267,7 +268,7 @@ void Engine::run_phases(const Workplace& at, int64_t step, int64_t passes, int64
     });
   if (two_phases) coupled->form_loss(whole);
   for (int64_t m = 0; m < passes; ++m)
-    with_inputs(m, [&] {
+    with_inputs(m, two_phases, [&] {
       nn::Context ctx = context_of(m);
       if (two_phases) ctx.states = nullptr;  // the first phase has written the next states
       // A graph holds no exchange, so with graphs exchanges begin after the passes.
@@ -303,12 +304,9 @@ std::string Engine::graphs_text() const {
 
 void Engine::submit(int64_t step, const Source& source) {
   Fill fill;
-  std::vector<models::HostBatch> kept;  // of steps of two phases, which read them twice
   if (source)
     fill = [&](int64_t m, const models::Inputs& into) {
-      const bool keeps = two_phases();
-      if (keeps && m == int64_t(kept.size())) kept.push_back(source(m));
-      passes_.train->prepare(keeps ? kept[size_t(m)] : source(m), draws(step), into);
+      passes_.train->prepare(source(m), draws(step), into);
     };
   run_passes(step, fill, geometry_.accumulation);
 }
@@ -334,14 +332,16 @@ void Engine::run_passes(int64_t step, const Fill& fill, int64_t passes) {
   }
   run_phases({*stores_.weights, *stores_.gradients, *stores_.states, *stores_.group,
               teacher ? &*teacher : nullptr, queue_, *arena_},
-             step, passes, 0, [&](int64_t m, const auto& work) {
+             step, passes, 0, [&](int64_t m, bool again, const auto& work) {
                base::Span span("pass", m);
                if (fill) {
                  // begin() may wait for the GPU, so the stopwatch for data starts after it.
-                 const models::Inputs& into = passes_.inputs->begin(0);
-                 base::TimedSpan waiting("fill inputs", base::SpanKind::load);
-                 fill(m, into);
-                 tally_.data_s += waiting.end_s();
+                 const models::Inputs& into = passes_.inputs->begin(0, two_phases() ? m : 0);
+                 if (!again) {
+                   base::TimedSpan waiting("fill inputs", base::SpanKind::load);
+                   fill(m, into);
+                   tally_.data_s += waiting.end_s();
+                 }
                  passes_.inputs->upload(0);
                }
                work();

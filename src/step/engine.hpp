@@ -196,8 +196,8 @@ class Engine {
   bool two_phases() const {
     return passes_.coupled && passes_.coupled->two_phases() && geometry_.accumulation > 1;
   }
-  // Runs the passes of a step. `with_inputs(m, work)` calls work with the inputs of pass m in
-  // place.
+  // Runs the passes of a step. `with_inputs(m, again, work)` calls work with the inputs of pass m
+  // in place; again: as the first phase has left them.
   template <class WithInputs>
   void run_phases(const Workplace& at, int64_t step, int64_t passes, int64_t shape_set,
                   const WithInputs& with_inputs);

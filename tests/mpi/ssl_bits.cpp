@@ -188,6 +188,13 @@ struct Outcome {
   uint64_t digest = 0;  // of the losses of the second half, and the state at the end
 };
 
+// Returns the planned memory of inputs.
+int64_t input_bytes(const Kind& kind, const tests::Case& c) {
+  auto world = comm::make_plan_comm(c.mesh.ranks());
+  comm::Mesh mesh = comm::make_plan_mesh(c.mesh, *world);
+  return step::Engine(options_of(kind, c), mesh, device::Kind::plan).ledger().peak_of("batch");
+}
+
 // Checks that an engine has taken the memory that a plan counts.
 void check_plan(const Kind& kind, const tests::Case& c, const step::Engine& real) {
   auto world = comm::make_plan_comm(c.mesh.ranks());
@@ -210,12 +217,17 @@ Outcome run(comm::Session& session, const Kind& kind, const tests::Case& c,
   engine.publish();
   Outcome out;
   const step::Geometry& g = engine.geometry();
+  std::weak_ptr<const void> before;  // the batch of the pass before
   for (int step = half ? kHalf + 1 : 1; step <= kSteps; ++step) {
+    int64_t asked = 0;
     const step::StepReport& r = engine.step(step, [&](int64_t m) {
+      CHECK(before.expired() && m == asked++, "{}: the batch of pass {} is kept or asked for twice",
+            kind.name, m);
       auto made = std::make_shared<MadeViews>(
           kind, (step - 1) * g.global_batch + g.first_example(mesh, m), g.micro_batch);
       models::HostBatch host = made->host;
       host.owner = made;
+      before = made;
       return host;
     });
     CHECK(r.finite, "{}: step {} is not finite", kind.name, step);
@@ -308,6 +320,12 @@ int compare(comm::Session& session, int argc, char** argv) {
       return 2;
     }
   }
+  // A loss over the whole batch needs the inputs of all passes twice: the engine keeps them.
+  const tests::Case one_pass = case_of({1, ranks}, 1, 1, "sharded", "sharded"),
+                    two_passes = case_of({1, ranks}, 2, 1, "sharded", "sharded");
+  CHECK(input_bytes(kKinds[0], two_passes) == input_bytes(kKinds[0], one_pass),
+        "two passes keep {} bytes of inputs, one pass has {}", input_bytes(kKinds[0], two_passes),
+        input_bytes(kKinds[0], one_pass));
   int failures = 0, cases = 0;
   auto check = [&](const Kind& kind, const tests::Case& c, bool resumed) {
     const Outcome& wanted = reference[size_t(&kind - kKinds.data())];
