@@ -14,7 +14,8 @@ namespace {
 
 constexpr int64_t kNumber = sizeof(int64_t);
 constexpr int64_t kHead = 2 * kNumber;  // bytes before a record's payload
-constexpr char kOther = '!';            // begins find()'s result for a journal of another identity
+// How find()'s result begins, for a journal of this identity and of another one.
+constexpr char kSame = '=', kOther = '!';
 
 void put_number(std::string& out, int64_t value) {
   out.append(reinterpret_cast<const char*>(&value), sizeof value);
@@ -67,27 +68,27 @@ Journal::Journal(comm::Comm& world, std::string folder, std::string label, const
   }
 }
 
-// Reads all files. Returns a line "N STAGE" for each stage whose first N examples were found. If
-// the identity differs, returns kOther and the names of what differs.
+// Reads this rank's share of the files. Returns kSame and the stages with their examples. If the
+// identity differs, returns kOther and the names of what differs.
 std::string Journal::find(const std::string& identity) {
-  names_ = io::list_directory(folder_);
-  for (size_t f = 0; f < names_.size(); ++f)
-    if (const std::string other = read_file(f, identity); !other.empty()) return kOther + other;
-  std::string out;
-  for (auto& [stage, entries] : stages_) {
-    std::ranges::stable_sort(entries, {}, &Entry::position);
-    const auto alike = [](const Entry& a, const Entry& b) { return a.position == b.position; };
-    entries.erase(std::unique(entries.begin(), entries.end(), alike), entries.end());
-    int64_t n = 0;
-    while (n < int64_t(entries.size()) && entries[size_t(n)].position == n) ++n;
-    out += fmt::format("{} {}\n", n, stage);
+  for (const std::string& name : io::list_directory(folder_)) {
+    if (name.size() > 9 || name.find_first_not_of("0123456789") != name.npos) continue;
+    const int64_t file = std::stoll(name);
+    if (file % world_.size() != world_.rank()) continue;
+    if (const std::string other = read_file(file, identity); !other.empty()) return kOther + other;
   }
+  std::string out(1, kSame);
+  for (const auto& [stage, entries] : stages_) {
+    put_text(out, stage);
+    put_text(out, {reinterpret_cast<const char*>(entries.data()), entries.size() * sizeof(Entry)});
+  }
+  stages_.clear();
   return out;
 }
 
 // Returns the names of what differs in the identity; "" if it is equal.
-std::string Journal::read_file(size_t f, const std::string& identity) {
-  const io::File file(folder_ + "/" + names_[f], io::File::Mode::read);
+std::string Journal::read_file(int64_t number, const std::string& identity) {
+  const io::File file(path_of(number), io::File::Mode::read);
   const int64_t end = file.size();
   std::string payload;
   int64_t at = 0;
@@ -100,34 +101,31 @@ std::string Journal::read_file(size_t f, const std::string& identity) {
     file.read_at(payload.data(), bytes, at + kHead);
     if (int64_t(base::xxh3(payload)) != number_at({head, size_t(kHead)}, kNumber)) break;
     if (at > 0)
-      index(f, at + kHead, payload);
+      index(number, at + kHead, payload);
     else if (payload != identity)
       return difference(payload, identity);
     at += kHead + bytes;
   }
-  if (names_[f] == std::to_string(world_.rank())) own_bytes_ = at;
+  if (number == world_.rank()) own_bytes_ = at;
   return "";
 }
 
 // Notes the places of a record's examples. The record's lengths are right, because its checksum is.
-void Journal::index(size_t file, int64_t offset, std::string_view payload) {
+void Journal::index(int64_t file, int64_t offset, std::string_view payload) {
   int64_t at = kNumber + number_at(payload, 0);
-  std::vector<Entry>& entries = stages_[std::string(payload.substr(kNumber, size_t(at - kNumber)))];
+  Entries& entries = stages_[std::string(payload.substr(kNumber, size_t(at - kNumber)))];
   while (at < int64_t(payload.size())) {
-    const Entry entry{number_at(payload, at), offset + at + 2 * kNumber,
-                      number_at(payload, at + kNumber), file};
-    entries.push_back(entry);
-    at += 2 * kNumber + entry.bytes;
+    const int64_t bytes = number_at(payload, at + kNumber), begin = at + 2 * kNumber;
+    entries.push_back({number_at(payload, at), file, offset + begin, bytes,
+                       base::xxh3(payload.substr(size_t(begin), size_t(bytes)))});
+    at = begin + bytes;
   }
 }
 
-// Ranks may see different lengths of files on a network file system: only what all ranks see
-// counts.
 void Journal::agree(const std::vector<std::string>& found) {
   for (const std::string& text : found)
     if (text.starts_with(kOther)) {
       base::log::line("{} begins anew: its journal has other {}", label_, text.substr(1));
-      stages_.clear();
       own_bytes_ = 0;
       comm::on_first(world_, [&] {
         io::remove_tree(folder_);
@@ -135,23 +133,37 @@ void Journal::agree(const std::vector<std::string>& found) {
       });
       return;
     }
-  std::map<std::string, size_t> seen;
-  for (const std::string& text : found)
-    for (const std::string& line : base::split(text, '\n')) {
-      const size_t blank = line.find(' ');
-      if (blank == line.npos) continue;
-      const int64_t n = std::stoll(line);
-      const std::string stage = line.substr(blank + 1);
-      int64_t& least = complete_.try_emplace(stage, n).first->second;
-      least = std::min(least, n);
-      ++seen[stage];
-    }
-  std::erase_if(complete_, [&](const auto& one) { return seen[one.first] < found.size(); });
+  for (const std::string& text : found) merge(std::string_view(text).substr(1));
+  for (auto& [stage, entries] : stages_) {
+    std::ranges::stable_sort(entries, {}, &Entry::position);
+    const auto alike = [](const Entry& a, const Entry& b) { return a.position == b.position; };
+    entries.erase(std::unique(entries.begin(), entries.end(), alike), entries.end());
+    size_t n = 0;
+    while (n < entries.size() && entries[n].position == int64_t(n)) ++n;
+    entries.resize(n);
+  }
+}
+
+// Adds the examples that a rank has found.
+void Journal::merge(std::string_view found) {
+  auto next = [&] {
+    const auto bytes = size_t(number_at(found, 0));
+    const std::string_view text = found.substr(kNumber, bytes);
+    found.remove_prefix(kNumber + bytes);
+    return text;
+  };
+  while (!found.empty()) {
+    Entries& entries = stages_[std::string(next())];
+    const std::string_view bytes = next();
+    const size_t before = entries.size();
+    entries.resize(before + bytes.size() / sizeof(Entry));
+    std::memcpy(entries.data() + before, bytes.data(), bytes.size());
+  }
 }
 
 void Journal::open(const std::string& identity) {
   io::make_directories(folder_);
-  file_ = io::File(folder_ + "/" + std::to_string(world_.rank()), io::File::Mode::append);
+  file_ = io::File(path_of(world_.rank()), io::File::Mode::append);
   if (file_.size() > own_bytes_) file_.truncate(own_bytes_);
   if (own_bytes_ == 0) file_.append(record_of(identity));
 }
@@ -164,36 +176,54 @@ void Journal::fail(const std::string& problem) {
   else
     base::log::line("{}", text);
   failed_ = true;
-  complete_.clear();
+  stages_.clear();
   file_ = {};
+}
+
+// Reads this rank's examples of those at [0, n). Returns the position of the first one that is not
+// as it was found, or n: on a network file system, ranks may see different lengths of a file, and
+// only what all ranks see counts.
+int64_t Journal::read_share(const Entries& entries, int64_t n,
+                            std::vector<std::string>& share) const {
+  std::map<int64_t, io::File> files;
+  for (int64_t p = world_.rank(); p < n; p += world_.size()) {
+    const Entry& entry = entries[size_t(p)];
+    io::File& file = files[entry.file];
+    if (!file.is_open()) file = io::File(path_of(entry.file), io::File::Mode::read);
+    std::string bytes(size_t(entry.bytes), '\0');
+    try {
+      file.read_at(bytes.data(), entry.bytes, entry.offset);
+    } catch (const io::Failure&) {
+      return p;
+    }
+    if (base::xxh3(bytes) != entry.hash) return p;
+    share.push_back(std::move(bytes));
+  }
+  return n;
 }
 
 int64_t Journal::begin(const std::string& stage, int64_t examples, const Take& take) {
   stage_ = stage;
   record_.clear();
-  const auto agreed = complete_.find(stage);
-  const int64_t n = agreed == complete_.end() ? 0 : std::min(agreed->second, examples);
+  const Entries entries = std::move(stages_[stage]);
+  int64_t n = std::min(int64_t(entries.size()), examples);
   if (n == 0) return 0;
-  const std::vector<Entry> entries = std::move(stages_[stage]);
-  std::vector<std::string> mine;
+  std::vector<std::string> share;
   try {
-    comm::together(world_, [&] {
-      std::vector<io::File> files;
-      for (const std::string& name : names_)
-        files.emplace_back(folder_ + "/" + name, io::File::Mode::read);
-      for (int64_t p = world_.rank(); p < n; p += world_.size()) {
-        const Entry& entry = entries[size_t(p)];
-        mine.emplace_back(size_t(entry.bytes), '\0');
-        files[entry.file].read_at(mine.back().data(), entry.bytes, entry.offset);
-      }
-    });
+    const auto read = [&] { return std::to_string(read_share(entries, n, share)); };
+    for (const std::string& good : comm::together(world_, read))
+      n = std::min<int64_t>(n, std::stoll(good));
   } catch (const base::Error& e) {
     fail(e.what());
     return 0;
   }
+  if (n == 0) return 0;
   base::log::line("{} goes on: {} of {} {} are taken over", label_, n, examples, stage);
-  for (size_t i = 0; i < mine.size(); ++i)
-    take(int64_t(i) * world_.size() + world_.rank(), mine[i]);
+  int64_t p = world_.rank();
+  for (const std::string& bytes : share) {
+    if (p < n) take(p, bytes);
+    p += world_.size();
+  }
   return n;
 }
 
