@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/trunks/vit.hpp"
 
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/gemm.hpp"
@@ -96,17 +97,22 @@ void Vit::place(nn::Context& ctx, std::span<const ImageGroup> groups, Pass& pass
   auto& p = dynamic_cast<VitPass&>(pass);
   size_tokens(groups, p);
   nn::Context images = of_images(ctx, p.tokens.views());
-  p.sizes.clear();
-  if (groups.size() == 1) {
-    place_size(images, p);
-  } else if (!config_.class_token || drops()) {
+  const bool one_size = groups.size() == 1;
+  if (!one_size && (!config_.class_token || drops()))
     base::fail(base::Exit::config,
                "views of {} sizes need model.trunk.pool = \"tok\" and no dropout in a ViT; or give "
                "all views one size, or use model.trunk.kind = \"resnet\"",
                groups.size());
-  } else {
-    place_views(images, groups, p);
+  const auto alike = [](const Tokens::Group& a, const Tokens::Group& b) {
+    return a.per_example == b.per_example && a.grid.height == b.grid.height &&
+           a.grid.width == b.grid.width;
+  };
+  if (p.host.images != images.batch || !std::ranges::equal(p.host.groups, p.tokens.groups, alike)) {
+    p.host = {.images = images.batch, .groups = p.tokens.groups};
+    one_size ? make_tables(p.host) : make_view_tables(ctx.batch, p.host);
   }
+  p.sizes.clear();
+  one_size ? place_size(images, p) : place_views(images, groups, p);
   p.tokens.class_rows = p.token_rows.classes;
 }
 
@@ -159,23 +165,27 @@ void Vit::read(nn::Context& ctx, const VitPass& pass, const std::string& tap, Vi
                  .values = values});
 }
 
+// Makes the tables of images of one size.
+void Vit::make_tables(HostTables& host) const {
+  if (class_token_ < 0) return;
+  const int64_t patches = config_.patches(), length = config_.tokens();
+  for (int64_t b = 0; b < host.images; ++b) {
+    host.classes.push_back(int32_t(b * length));
+    host.sources.push_back(int32_t(host.images * patches));
+    for (int64_t p = 0; p < patches; ++p) {
+      host.patches.push_back(int32_t(b * length + 1 + p));
+      host.sources.push_back(int32_t(b * patches + p));
+    }
+  }
+}
+
 // Places images of one size.
 void Vit::place_size(nn::Context& ctx, VitPass& pass) const {
   if (positions_ < 0) pass.positions = ctx.table(true, table_);
   if (class_token_ < 0) return;
-  const int64_t patches = config_.patches(), length = config_.tokens();
-  std::vector<int32_t> token_sources, patch_tokens, class_tokens;
-  for (int64_t b = 0; b < ctx.batch; ++b) {
-    class_tokens.push_back(int32_t(b * length));
-    token_sources.push_back(int32_t(ctx.batch * patches));
-    for (int64_t p = 0; p < patches; ++p) {
-      patch_tokens.push_back(int32_t(b * length + 1 + p));
-      token_sources.push_back(int32_t(b * patches + p));
-    }
-  }
-  pass.token_rows.sources = ctx.table(true, token_sources);
-  pass.token_rows.patches = ctx.table(true, patch_tokens);
-  pass.token_rows.classes = ctx.table(true, class_tokens);
+  pass.token_rows.sources = ctx.table(true, pass.host.sources);
+  pass.token_rows.patches = ctx.table(true, pass.host.patches);
+  pass.token_rows.classes = ctx.table(true, pass.host.classes);
 }
 
 // Writes the tokens of images of one size to x [batch * tokens, width].

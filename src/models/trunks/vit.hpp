@@ -147,6 +147,20 @@ class Vit : public Trunk {
     View patches;  // by patch: its row in the tokens
     View classes;  // by example: the row of its class token in the tokens
   };
+  // The host's copies of a pass's tables. They depend on the number and the sizes of images alone,
+  // so they are made once and not in each pass.
+  struct HostTables {
+    // What they are made for.
+    int64_t images = 0;
+    std::vector<Tokens::Group> groups = {};
+
+    std::vector<int32_t> sources = {}, patches = {}, classes = {}, offsets = {};
+    struct OfSize {
+      std::vector<int32_t> rows;
+      std::vector<float> positions;  // the fixed table, or the matrix that resamples a learned one
+    };
+    std::vector<OfSize> sizes = {};
+  };
   struct VitPass : Pass {
     // Several sizes of images: tokens are packed. Empty: one size.
     std::vector<Size> sizes;
@@ -157,6 +171,7 @@ class Vit : public Trunk {
     View patches;                   // rows of pixels: the stem's input
     device::Arena::Mark start{};
     VitLayers::Pass layers;
+    HostTables host;
   };
 
   std::unique_ptr<Pass> make_pass() const override { return std::make_unique<VitPass>(); }
@@ -188,6 +203,12 @@ class Vit : public Trunk {
   // In what follows every view is an example of the context.
   void place_size(nn::Context& ctx, VitPass& pass) const;
   void place_views(nn::Context& ctx, std::span<const ImageGroup> groups, VitPass& pass) const;
+  void make_tables(HostTables& host) const;
+  void make_view_tables(int64_t examples, HostTables& host) const;
+  bool resamples(const TokenGrid& grid) const {
+    return positions_ >= 0 &&
+           (grid.height != config_.grid_height() || grid.width != config_.grid_width());
+  }
   View encode(nn::Context& ctx, View images, int next_block, VitPass& pass) const;
   void embed(nn::Context& ctx, View images, View x, VitPass& pass) const;
   void embed_views(nn::Context& ctx, View x, VitPass& pass) const;

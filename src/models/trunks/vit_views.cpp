@@ -51,49 +51,55 @@ std::vector<float> cubic_resampling(int64_t from_height, int64_t from_width, int
   return out;
 }
 
-void Vit::place_views(nn::Context& ctx, std::span<const ImageGroup> views, VitPass& pass) const {
-  int64_t embedded = 0, row = 0;
-  const int64_t examples = ctx.batch / pass.tokens.views();
-  pass.longest = 0;
+void Vit::make_view_tables(int64_t examples, HostTables& host) const {
   std::vector<int64_t> first;  // row of each size's patches among the embedded ones
-  for (const ImageGroup& v : views) {
-    Size size{.views = v,
-              .grid_height = v.height / config_.patch_height,
-              .grid_width = v.width / config_.patch_width};
+  int64_t embedded = 0, row = 0;
+  const auto patches_of = [](const Tokens::Group& g) { return g.grid.height * g.grid.width; };
+  for (const Tokens::Group& g : host.groups) {
     first.push_back(embedded);
-    embedded += examples * v.per_example * size.count();
-    pass.longest = std::max(pass.longest, size.count() + config_.class_token);
-    pass.sizes.push_back(size);
-  }
-  std::vector<int32_t> sources, classes, offsets = {0};
-  std::vector<std::vector<int32_t>> rows(views.size());
-  for (int64_t b = 0; b < examples; ++b)
-    for (size_t g = 0; g < views.size(); ++g)
-      for (int64_t v = 0; v < views[g].per_example; ++v) {
-        if (config_.class_token) {
-          classes.push_back(int32_t(row++));
-          sources.push_back(int32_t(embedded));
-        }
-        const int64_t patches = pass.sizes[g].count();
-        for (int64_t p = 0; p < patches; ++p) {
-          rows[g].push_back(int32_t(row++));
-          sources.push_back(int32_t(first[g] + (b * views[g].per_example + v) * patches + p));
-        }
-        offsets.push_back(int32_t(row));
-      }
-  pass.rows = row;
-  pass.offsets = ctx.table(true, offsets);
-  pass.token_rows.sources = ctx.table(true, sources);
-  if (config_.class_token) pass.token_rows.classes = ctx.table(true, classes);
-  for (size_t g = 0; g < views.size(); ++g) {
-    Size& size = pass.sizes[g];
-    size.rows = ctx.table(true, rows[g]);
+    embedded += examples * g.per_example * patches_of(g);
+    HostTables::OfSize& size = host.sizes.emplace_back();
     if (positions_ < 0)
-      size.positions = ctx.table(true, sincos2d(size.grid_height, size.grid_width, config_.width));
-    else if (size.grid_height != config_.grid_height() || size.grid_width != config_.grid_width())
-      size.resampling =
-          ctx.table(true, cubic_resampling(config_.grid_height(), config_.grid_width(),
-                                           size.grid_height, size.grid_width));
+      size.positions = sincos2d(g.grid.height, g.grid.width, config_.width);
+    else if (resamples(g.grid))
+      size.positions = cubic_resampling(config_.grid_height(), config_.grid_width(), g.grid.height,
+                                        g.grid.width);
+  }
+  host.offsets = {0};
+  for (int64_t b = 0; b < examples; ++b)
+    for (size_t g = 0; g < host.groups.size(); ++g)
+      for (int64_t v = 0; v < host.groups[g].per_example; ++v) {
+        if (config_.class_token) {
+          host.classes.push_back(int32_t(row++));
+          host.sources.push_back(int32_t(embedded));
+        }
+        const int64_t patches = patches_of(host.groups[g]);
+        for (int64_t p = 0; p < patches; ++p) {
+          host.sizes[g].rows.push_back(int32_t(row++));
+          host.sources.push_back(
+              int32_t(first[g] + (b * host.groups[g].per_example + v) * patches + p));
+        }
+        host.offsets.push_back(int32_t(row));
+      }
+}
+
+void Vit::place_views(nn::Context& ctx, std::span<const ImageGroup> views, VitPass& pass) const {
+  const HostTables& host = pass.host;
+  pass.longest = 0;
+  pass.rows = int64_t(host.sources.size());
+  pass.offsets = ctx.table(true, host.offsets);
+  pass.token_rows.sources = ctx.table(true, host.sources);
+  if (config_.class_token) pass.token_rows.classes = ctx.table(true, host.classes);
+  for (size_t g = 0; g < views.size(); ++g) {
+    const TokenGrid& grid = host.groups[g].grid;
+    Size& size = pass.sizes.emplace_back(
+        Size{.views = views[g], .grid_height = grid.height, .grid_width = grid.width});
+    pass.longest = std::max(pass.longest, grid.count());
+    size.rows = ctx.table(true, host.sizes[g].rows);
+    if (positions_ < 0)
+      size.positions = ctx.table(true, host.sizes[g].positions);
+    else if (resamples(grid))
+      size.resampling = ctx.table(true, host.sizes[g].positions);
   }
 }
 

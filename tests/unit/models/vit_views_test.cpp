@@ -30,14 +30,21 @@ class ViewsWorld {
   }
   int64_t views() const { return groups[0].per_example + groups[1].per_example; }
 
+  using Pass = models::PooledTrunk::Pass;
+  Pass make_pass() const { return encoder_.make_pass(); }
   // Returns the features of these groups, and computes gradients of sum(features * cotangent) if
   // there is one.
   Floats run(std::span<const ImageGroup> of, const Floats& cotangent = {}) {
+    Pass pass = make_pass();
+    return run(of, cotangent, pass, kExamples);
+  }
+  Floats run(std::span<const ImageGroup> of, const Floats& cotangent, Pass& pass,
+             int64_t examples) {
     nn::Context ctx = stores.context(true);
+    ctx.batch = examples;
     ctx.keep = !cotangent.empty();
     const device::Arena::Mark start = ctx.arena.low();
     device::Arena::Scope scope(ctx.arena);
-    models::PooledTrunk::Pass pass = encoder_.make_pass();
     stores.gradients.begin_step();
     stores.gradients.begin_micro_batch(0);
     encoder_.place(ctx, of, pass);
@@ -88,6 +95,29 @@ TEST(VitViews, FeaturesAreThoseOfEachSizeAlone) {
     for (int64_t i = 0; i < 2 * ViewsWorld::kWidth; ++i)
       EXPECT_NEAR(all[size_t(b * 5 * ViewsWorld::kWidth + i)],
                   first[size_t(b * 2 * ViewsWorld::kWidth + i)], 2e-5);
+}
+
+// A pass keeps its tables until other images come.
+TEST(VitViews, TablesAreMadeOnceForEqualImages) {
+  for (bool learned : {true, false}) {
+    ViewsWorld world(learned);
+    const std::span<const ImageGroup> both = world.groups, first = both.first(1);
+    constexpr int64_t kAll = ViewsWorld::kExamples, kFew = kAll / 2;
+    const Floats all = world.run(both), alone = world.run(first);
+    ViewsWorld::Pass pass = world.make_pass();
+    const models::Vit::HostTables& host = dynamic_cast<models::Vit::VitPass&>(*pass.trunk).host;
+    EXPECT_EQ(world.run(both, {}, pass, kAll), all);
+    const int32_t* made = host.sources.data();
+    EXPECT_EQ(world.run(both, {}, pass, kAll), all);
+    EXPECT_EQ(host.sources.data(), made) << "the same images again";
+    EXPECT_EQ(world.run(first, {}, pass, kAll), alone) << "one size";
+    EXPECT_EQ(world.run(both, {}, pass, kAll), all);
+    std::vector<ImageGroup> some = world.groups;
+    for (ImageGroup& g : some) g.images = g.images.slice(0, g.images.count / kAll * kFew);
+    ViewsWorld::Pass fresh = world.make_pass();
+    EXPECT_EQ(world.run(some, {}, pass, kFew), world.run(some, {}, fresh, kFew));
+    EXPECT_EQ(world.run(both, {}, pass, kAll), all);
+  }
 }
 
 TEST(VitViews, GradientsAgainstDifferences) {
