@@ -64,6 +64,7 @@ Journal::Journal(comm::Comm& world, std::string folder, std::string label, const
     agree(comm::together(world_, [&] { return find(text); }));
     comm::together(world_, [&] { open(text); });
   } catch (const base::Error& e) {
+    stages_.clear();
     fail(e.what());
   }
 }
@@ -176,7 +177,6 @@ void Journal::fail(const std::string& problem) {
   else
     base::log::line("{}", text);
   failed_ = true;
-  stages_.clear();
   file_ = {};
 }
 

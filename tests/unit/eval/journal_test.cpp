@@ -134,6 +134,34 @@ TEST_F(JournalTest, AnExampleThatHasChangedSinceIsMadeAgain) {
   });
 }
 
+// A rank whose file fails must go on with the others: what earlier attempts have kept stays known.
+TEST_F(JournalTest, ARankThatCannotWriteStillTakesItsShareOver) {
+  const auto run = [&](bool fails) {
+    std::vector<int64_t> begun(2);
+    rig::ThreadRanks(2).run_all([&](comm::Comm& world) {
+      eval::Journal journal(world, folder(), "eval=x step=1", kIdentity);
+      for (const char* stage : {"images", "texts"}) {
+        const auto take = [](int64_t, std::string_view) {};
+        const int64_t begin = begun[size_t(world.rank())] = journal.begin(stage, 50, take);
+        world.barrier();
+        if (fails && world.rank() == 1)
+          io::set_call_hook([](int64_t, const char* call, const std::string& path) {
+            if (path.ends_with("/1") && std::string_view(call) == "write")
+              throw io::Failure("the disk is full", 28);
+          });
+        journal.add(begin + world.rank(), "bytes");
+        journal.write();
+        world.barrier();
+        io::set_call_hook(nullptr);
+        world.barrier();
+      }
+    });
+    return begun;
+  };
+  EXPECT_EQ(run(false), (std::vector<int64_t>{0, 0}));
+  EXPECT_EQ(run(true), (std::vector<int64_t>{2, 2}));
+}
+
 std::mutex readers_mutex;
 std::map<std::string, std::set<std::thread::id>> readers;  // of each file
 
