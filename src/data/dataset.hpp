@@ -26,6 +26,7 @@ class Dataset {
   std::string key(int64_t index) const { return source_->key(index); }
   std::string summary() const { return source_->summary(); }
   uint64_t fingerprint() const { return source_->fingerprint(); }
+  uint64_t earlier_fingerprint() const { return source_->earlier_fingerprint(); }
   // Calls read_classes for the set's source. `spec`: the source's fields, before any op.
   Classes classes(const Spec& spec, const std::string& field, const OpenContext& context) const;
   // Pipeline::tokenize of the set's ops, for texts that are not samples of the set.

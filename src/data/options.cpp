@@ -86,6 +86,12 @@ void LoaderOptions::bind(config::Table& t) {
         "tar indexes; \"\" = beside the data, or RUN/index where that is read-only")
       .unit("path")
       .on_resume(OnResume::may_change);
+  t.key("index_mb", index_mb,
+        "tar indexes that a rank keeps mapped; the ranks of a node share them")
+      .unit("MiB")
+      .min(1)
+      .max(1 << 20)
+      .on_resume(OnResume::may_change);
   t.key("stage_dir", stage_dir,
         "copy the shards to this node-local directory first, once per node, e.g. \"$TMPDIR\"; \"\" "
         "= read in place")

@@ -43,6 +43,7 @@ struct LoaderOptions {
   int64_t threads = 2;
   int64_t prefetch = 4;
   std::string index_dir;
+  int64_t index_mb = 512;
   std::string stage_dir;
   bool substitutes = false;  // on_bad_sample
   double max_bad_sample_fraction = 1e-4;

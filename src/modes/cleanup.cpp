@@ -30,7 +30,7 @@ const base::Pattern& written_files() {
       R"(|logs/stacks/request|logs/trace/step\d{10}(\.rank\d{5})?\.json)"
       R"(|tensorboard/events\.out\.tfevents\.\d{10})"
       R"(|logs/samples/from\d{10}\.rank\d{5}\.tsv)"
-      R"(|eval/[^/]+/\d{10}/(partial/)?[^/]+|index/[^/]+\.index)(\.tmp)?)");
+      R"(|eval/[^/]+/\d{10}/(partial/)?[^/]+|index/[^/]+\.(index|list|part))(\.tmp)?)");
   return names;
 }
 

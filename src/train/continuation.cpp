@@ -9,6 +9,7 @@
 #include "io/waiting.hpp"
 #include "train/changes.hpp"
 #include "train/console.hpp"
+#include "train/input.hpp"
 
 namespace train {
 namespace log = base::log;
@@ -87,6 +88,10 @@ bool Continuation::branch() {
 void Continuation::check_data(const RunState& saved) const {
   const std::string& data = attempt_.state.data;
   if (saved.data.empty() || saved.data == data) return;
+  const bool is_earlier_text = comm::on_first(attempt_.world(), [&] {
+                                 return data_text(attempt_.job.data(), true);
+                               }) == saved.data;
+  if (is_earlier_text) return;
   const std::string text = fmt::format(
       "the checkpoint was trained on {}, the deck's data are {} (in brackets: a fingerprint of "
       "keys, sizes and places)",

@@ -8,6 +8,7 @@
 #include "base/hash.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
+#include "data/sources/index_bytes.hpp"
 #include "data/sources/staging.hpp"
 
 namespace train {
@@ -93,6 +94,61 @@ std::unique_ptr<data::Mixture> open_training_data(const Recipe& recipe,
     }
   }
   return std::make_unique<data::Mixture>(parts, weights);
+}
+
+std::map<std::string, std::vector<std::string>> list_shares(comm::Comm& world, const Recipe& recipe,
+                                                            const std::set<std::string>& names,
+                                                            const data::OpenContext& context,
+                                                            const comm::Poll& poll) {
+  std::map<std::string, std::vector<std::string>> shares;
+  if (world.size() == 1) return shares;
+  auto source = [&](const std::string& name) { return recipe.data.data.at(name).source_options(); };
+  auto look = [&](const std::stop_token&) {
+    data::IndexWriter text;
+    for (const std::string& name : names) try {
+        text.text(source(name)->lacks_list(context));
+      } catch (const base::Error&) {
+        text.text("");  // the error is reported when the set is opened
+      }
+    return std::move(text.out);
+  };
+  std::vector<data::IndexReader> answers;
+  const std::vector<std::string> texts = comm::beside(world, look, poll);
+  for (const std::string& text : texts) answers.emplace_back(text);
+  std::map<std::string, std::string> sets;  // what shares are called, the data set
+  for (const std::string& name : names) {
+    std::set<std::string> called;
+    for (data::IndexReader& answer : answers) called.emplace(answer.text());
+    if (called.size() == 1 && !called.begin()->empty()) sets[*called.begin()] = name;
+  }
+  if (sets.empty()) return shares;
+  auto list = [&](const std::stop_token& token) {
+    data::OpenContext with_token = context;
+    with_token.token = token;
+    data::IndexWriter text;
+    for (const auto& [files, name] : sets)
+      text.text(source(name)->list_share(with_token, world.rank(), world.size()));
+    return std::move(text.out);
+  };
+  for (const std::string& text : comm::beside(world, list, poll)) {
+    data::IndexReader reader(text);
+    for (const auto& [files, name] : sets) shares[files].emplace_back(reader.text());
+  }
+  std::erase_if(shares, [](const auto& all) {
+    return std::ranges::any_of(all.second, [](const std::string& share) { return share.empty(); });
+  });
+  return shares;
+}
+
+std::string data_text(const data::Mixture& data, bool earlier) {
+  std::string text;
+  for (const data::Mixture::Part& p : data.parts()) {
+    const data::Dataset& set = *p.dataset;
+    text += fmt::format("{}{} {} samples ({:016x})", text.empty() ? "" : ", ", set.name(),
+                        base::with_commas(set.size()),
+                        earlier ? set.earlier_fingerprint() : set.fingerprint());
+  }
+  return text;
 }
 
 void agree_on_data(comm::Comm& world, const std::vector<const data::Dataset*>& sets) {

@@ -31,6 +31,16 @@ std::unique_ptr<data::Mixture> open_training_data(const Recipe& recipe,
                                                   const data::Tokenizers& tokenizers,
                                                   const data::OpenContext& context);
 
+// Lets each rank find out its share of what opening large sets needs to know, for
+// OpenContext::shares. All ranks call.
+std::map<std::string, std::vector<std::string>> list_shares(comm::Comm& world, const Recipe& recipe,
+                                                            const std::set<std::string>& names,
+                                                            const data::OpenContext& context,
+                                                            const comm::Poll& poll);
+
+// Names the data of a run: sizes and fingerprints. earlier: Source::earlier_fingerprint.
+std::string data_text(const data::Mixture& data, bool earlier = false);
+
 // Checks that all ranks see the same samples in each of these sets; a rank may have read a stale
 // node-local copy. All ranks call. Error(Exit::data) on all ranks names the set, the ranks and
 // their sizes.

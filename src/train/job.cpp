@@ -89,13 +89,21 @@ data::OpenContext Job::context(const std::string& evaluated_set) const {
           .index_dir = loader.index_dir,
           .run_index_dir = reads_indexes ? recipe_.run.dir + "/index" : "",
           .write_index = access_.writes_indexes,
+          .index_bytes = loader.index_mb << 20,
           .substitutes = access_.spares_samples || loader.substitutes,
           .limits = recipe_.value_limits(evaluated_set),
           .bytes_fields = recipe_.bytes_fields(device_.kind),
-          .stage_dir = stage_dir_};
+          .stage_dir = stage_dir_,
+          .shares = shares_};
 }
 
 void Job::open_data(const std::set<std::string>& evaluated, const comm::Poll& poll) {
+  if (session_) {
+    std::set<std::string> names = evaluated;
+    if (access_.trains)
+      for (const auto& [name, weight] : recipe_.train.parts()) names.insert(name);
+    shares_ = list_shares(session_->world(), recipe_, names, context(), poll);
+  }
   auto open = [&](const std::stop_token& token) -> std::string {
     data::OpenContext with_token = context();
     with_token.token = token;
@@ -108,6 +116,7 @@ void Job::open_data(const std::set<std::string>& evaluated, const comm::Poll& po
     return;
   }
   comm::beside(session_->world(), open, poll);
+  shares_.clear();
   agree_and_check();
 }
 

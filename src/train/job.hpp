@@ -114,6 +114,7 @@ class Job {
   std::unique_ptr<comm::Comm> paper_;  // ranks of a planned job
   comm::Mesh mesh_;
   std::string stage_dir_;
+  std::map<std::string, std::vector<std::string>> shares_;  // OpenContext::shares, while sets open
   data::Tokenizers tokenizers_;
   std::unique_ptr<data::Mixture> data_;
   std::map<std::string, std::unique_ptr<data::Dataset>> evaluated_;

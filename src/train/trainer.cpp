@@ -14,6 +14,7 @@
 #include "job/failure.hpp"
 #include "job/failure_report.hpp"
 #include "train/console.hpp"
+#include "train/input.hpp"
 #include "train/outlook.hpp"
 #include "train/provenance.hpp"
 #include "train/start_lines.hpp"
@@ -24,15 +25,6 @@ namespace log = base::log;
 namespace {
 
 bool ends_run(job::StopReason reason) { return reason > job::StopReason::save_file; }
-
-// Names the data of the run: sizes and fingerprints.
-std::string identity_of(const data::Mixture& data) {
-  std::string text;
-  for (const data::Mixture::Part& p : data.parts())
-    text += fmt::format("{}{} {} samples ({:016x})", text.empty() ? "" : ", ", p.dataset->name(),
-                        base::with_commas(p.dataset->size()), p.dataset->fingerprint());
-  return text;
-}
 
 // Returns the number of devices of all ranks: compute threads, or GPUs, which ranks may share.
 double devices_of(Job& job) {
@@ -68,7 +60,7 @@ Trainer::Trainer(comm::Session& session, const Recipe& recipe, config::Deck& dec
   attempt_.enter("open_data");
   job_.open_data(data_sets_of(recipe.evals), poll);
   attempt_.find_total();
-  attempt_.state.data = identity_of(job_.data());
+  attempt_.state.data = data_text(job_.data());
   attempt_.state.classes = job_.classes();
   attempt_.state.tokenizers = job_.tokenizer_text();
   evaluations_ = std::make_unique<Evaluations>(attempt_, files_, feed_,

@@ -289,6 +289,7 @@ int run(comm::Session& session, int argc, char** argv) {
                             .index_dir = "",
                             .run_index_dir = "",
                             .write_index = false,
+                            .index_bytes = int64_t{512} << 20,
                             .substitutes = false,
                             .stage_dir = ""};
   auto input = train::open_training_data(recipe, recipe.data.tokenizers(), context);

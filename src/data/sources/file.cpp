@@ -22,6 +22,13 @@ int64_t nanoseconds(const struct timespec& time) {
 
 }  // namespace
 
+std::optional<FileState> state_at(const std::string& path) {
+  struct stat info;
+  if (::stat(path.c_str(), &info) != 0) return std::nullopt;
+  return FileState{info.st_size, nanoseconds(info.st_mtim), int64_t(info.st_ino),
+                   nanoseconds(info.st_ctim)};
+}
+
 // With O_NONBLOCK, opening a pipe without a writer does not block. The flag changes nothing for a
 // regular file.
 File::File(const std::string& path)

@@ -2,7 +2,9 @@
 // A file opened for reading at any offset, by any thread.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -16,6 +18,12 @@ class Unreadable : public base::Error {
  public:
   explicit Unreadable(const std::string& text) : base::Error(base::Exit::data, text) {}
 };
+
+// What tells a file from another one in its place: size, time of modification, inode number, and
+// the time of the inode's last change, which no program can set.
+using FileState = std::array<int64_t, 4>;
+// Returns nothing if there is no such file. Does not open it.
+std::optional<FileState> state_at(const std::string& path);
 
 class File {
  public:
@@ -32,6 +40,7 @@ class File {
   // number, and the time of the inode's last change, which no program can set.
   int64_t number() const { return number_; }
   int64_t changed_ns() const { return changed_ns_; }
+  FileState state() const { return {size_, modified_ns_, number_, changed_ns_}; }
   bool has_changed() const;  // true if size or time changed since opening
   // Reads exactly `count` bytes; throws Unreadable if the file ends earlier.
   void read(int64_t offset, void* out, size_t count) const;

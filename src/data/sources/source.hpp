@@ -36,6 +36,9 @@ class Source {
   // Returns a number that differs between different sets, so that ranks which read different copies
   // notice. Reads next to no samples. The default is a hash of all keys.
   virtual uint64_t fingerprint() const;
+  // Returns what fingerprint() returned when checkpoints of earlier versions stored it. May read as
+  // much as there are samples.
+  virtual uint64_t earlier_fingerprint() const { return fingerprint(); }
 };
 
 // Hashes any count of numbers and texts in order, through one small buffer.
@@ -60,10 +63,11 @@ struct ValueLimit {
 // Inputs for opening a source besides its own options.
 struct OpenContext {
   uint64_t seed = 0;
-  int threads = 1;                 // for one-time work such as indexing
-  std::string index_dir = {};      // folder of indexes; "" = beside the data
-  std::string run_index_dir = {};  // used if that folder cannot be written; "" = none
-  bool write_index = true;         // false: create no file
+  int threads = 1;                           // for one-time work such as indexing
+  std::string index_dir = {};                // folder of indexes; "" = beside the data
+  std::string run_index_dir = {};            // used if that folder cannot be written; "" = none
+  bool write_index = true;                   // false: create no file
+  int64_t index_bytes = int64_t{512} << 20;  // most bytes of indexes that stay mapped
   // True: a sample that lacks a member fails when it is read, not when the source is opened.
   bool substitutes = false;
   // Limits of i32 fields; samples with other values are bad samples.
@@ -72,6 +76,8 @@ struct OpenContext {
   std::vector<std::string> bytes_fields = {};
   // The folder of node-local copies of SourceOptions::files(); "" = read in place.
   std::string stage_dir = {};
+  // What each rank has found out of its share of the files (SourceOptions::list_share), by files.
+  std::map<std::string, std::vector<std::string>> shares = {};
   std::stop_token token = {};  // may request to give up opening (base/cancel.hpp)
 
   // Returns the path to read a file from: its staged copy if there are copies. Messages name the
@@ -88,6 +94,13 @@ struct SourceOptions : config::Table::Variant {
   // Returns the files that are read through context.local(path) and can therefore be staged. Empty
   // for a source that reads no file.
   virtual std::vector<std::string> files() const { return {}; }
+  // A source of very many files opens faster if each rank first finds out what it can of its share
+  // of them. lacks_list: returns what the shares are called in OpenContext::shares, or "" if that
+  // is not needed. list_share: returns the share of this rank, or "" if the ranks cannot share.
+  virtual std::string lacks_list(const OpenContext&) const { return ""; }
+  virtual std::string list_share(const OpenContext&, int /*rank*/, int /*ranks*/) const {
+    return "";
+  }
   // Returns the key that names these files, for messages.
   virtual std::string files_key() const { return "path"; }
 };

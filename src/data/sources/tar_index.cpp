@@ -1,24 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "data/sources/tar_index.hpp"
 
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <array>
-#include <atomic>
-#include <bit>
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
+#include <algorithm>
 #include <filesystem>
+#include <map>
 #include <unordered_map>
 
 #include "base/cancel.hpp"
-#include "base/clock.hpp"
 #include "base/hash.hpp"
-#include "base/log.hpp"
 #include "base/narrow.hpp"
 #include "base/text.hpp"
+#include "data/sources/index_bytes.hpp"
 #include "data/sources/safe_name.hpp"
 #include "data/sources/tar_reader.hpp"
 
@@ -26,107 +18,69 @@ namespace data {
 namespace {
 
 using base::Exit;
-constexpr std::string_view kMagic = "trainer tar index 3\n";
+constexpr std::string_view kIndexMagic = "trainer tar index 4\n";
+constexpr int64_t kGroup = 64;         // samples
+constexpr size_t kGroupEntry = 2 * 8;  // bytes: place and checksum
+constexpr int64_t kTarBlock = 512;
 
-class Writer {
- public:
-  void number(int64_t value) { out_.append(reinterpret_cast<const char*>(&value), sizeof value); }
-  void text(std::string_view s) {
-    number(int64_t(s.size()));
-    out_ += s;
+// Members follow each other, so the difference to the usual place of the next one is mostly 0.
+int64_t usual_next(int64_t offset, int64_t size) {
+  return int64_t((uint64_t(offset) + uint64_t(size) + 2 * kTarBlock - 1) &
+                 ~uint64_t(kTarBlock - 1));
+}
+// Small numbers of either sign become small ones without a sign.
+uint64_t unsigned_of(int64_t value) { return uint64_t(value) << 1 ^ uint64_t(value >> 63); }
+int64_t signed_of(uint64_t value) { return int64_t(value >> 1) ^ -int64_t(value & 1); }
+
+// The members of each sample, in the order of the shard.
+struct BySample {
+  std::vector<uint32_t> begins;   // [samples + 1]
+  std::vector<uint32_t> members;  // numbers in index.members
+  explicit BySample(const TarIndex& index)
+      : begins(index.keys.size() + 1), members(index.members.size()) {
+    for (const TarIndex::Member& m : index.members) ++begins[m.sample + 1];
+    for (size_t i = 0; i + 1 < begins.size(); ++i) begins[i + 1] += begins[i];
+    std::vector<uint32_t> next(begins.begin(), begins.end() - 1);
+    for (size_t m = 0; m < members.size(); ++m)
+      members[next[index.members[m].sample]++] = uint32_t(m);
   }
-  std::string out_;
 };
 
-// Never reads beyond the end. After a failure all values are zero and good() is false.
-class Reader {
- public:
-  explicit Reader(std::string_view bytes) : rest_(bytes) {}
-  int64_t number() {
-    int64_t value = 0;
-    if (std::string_view raw = take(sizeof value); !raw.empty())
-      std::memcpy(&value, raw.data(), sizeof value);
-    return value;
-  }
-  std::string text() { return std::string(take(number())); }
-  // Reads a count of elements that need at least `least` bytes each.
-  size_t count(int64_t least) {
-    int64_t n = number();
-    if (n < 0 || n > int64_t(rest_.size()) / least) {
-      good_ = false;
-      n = 0;
+std::string encode_group(const TarIndex& index, const BySample& by, size_t begin, size_t end) {
+  IndexWriter w;
+  int64_t usual = 0;
+  for (size_t i = begin; i < end; ++i) {
+    w.text(index.keys[i]);
+    w.small(by.begins[i + 1] - by.begins[i]);
+    for (uint32_t at = by.begins[i]; at < by.begins[i + 1]; ++at) {
+      const TarIndex::Member& m = index.members[by.members[at]];
+      w.small(m.extension);
+      w.small(unsigned_of(m.offset - usual));
+      w.small(uint64_t(m.size));
+      usual = usual_next(m.offset, m.size);
     }
-    return size_t(n);
   }
-  bool done() const { return good_ && rest_.empty(); }
-  bool good() const { return good_; }
-
- private:
-  std::string_view take(int64_t n) {
-    if (!good_ || n < 0 || n > int64_t(rest_.size())) {
-      good_ = false;
-      return {};
-    }
-    std::string_view out = rest_.substr(0, size_t(n));
-    rest_.remove_prefix(size_t(n));
-    return out;
-  }
-  std::string_view rest_;
-  bool good_ = true;
-};
-
-std::optional<std::string> read_whole(const std::string& path) {
-  std::error_code problem;
-  if (!std::filesystem::is_regular_file(path, problem)) return std::nullopt;
-  try {
-    File file(path);
-    std::string out(size_t(file.size()), '\0');
-    file.read(0, out.data(), out.size());
-    return out;
-  } catch (const base::Error&) {
-    return std::nullopt;  // unreadable, or being replaced by another process: as if absent
-  }
+  return std::move(w.out);
 }
 
-// A shard may be replaced by another one of the same length and time: tars are padded to whole
-// records, and copies keep their time.
-std::array<int64_t, 4> state_of(const File& shard) {
-  return {shard.size(), shard.modified_ns(), shard.number(), shard.changed_ns()};
-}
-
-// Creates a file beside `path` under a name of its own, with the permissions that the user's umask
-// leaves. Returns its descriptor, or -1, and the name.
-int create_beside(const std::string& path, std::string& name) {
-  static std::atomic<uint64_t> calls{0};
-  constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyz234567";
-  for (int tries = 0; tries < 100; ++tries) {
-    const std::array<uint64_t, 3> draw{uint64_t(::getpid()), calls++,
-                                       std::bit_cast<uint64_t>(base::now_s())};
-    uint64_t bits = base::xxh3(draw.data(), sizeof draw);
-    name = path + ".";
-    for (int i = 0; i < 6; ++i, bits >>= 5) name += kLetters[bits & 31];
-    const int fd = ::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (fd >= 0 || errno != EEXIST) return fd;
+using Kinds = std::map<std::vector<uint32_t>, std::pair<int64_t, int64_t>>;  // samples, first
+void encode_kinds(const TarIndex& index, const BySample& by, IndexWriter& w) {
+  Kinds kinds;
+  std::vector<uint32_t> extensions;
+  for (size_t i = 0; i < index.keys.size(); ++i) {
+    extensions.clear();
+    for (uint32_t at = by.begins[i]; at < by.begins[i + 1]; ++at)
+      extensions.push_back(index.members[by.members[at]].extension);
+    std::ranges::sort(extensions);
+    ++kinds.try_emplace(extensions, 0, int64_t(i)).first->second.first;
   }
-  return -1;
-}
-
-// Writes the whole file or nothing. Returns false if this place cannot be written.
-bool write_whole(const std::string& path, const std::string& bytes) {
-  std::string temporary;
-  const int fd = create_beside(path, temporary);
-  if (fd < 0) return false;
-  bool good = true;
-  for (size_t at = 0; good && at < bytes.size();) {
-    ssize_t n = ::write(fd, bytes.data() + at, bytes.size() - at);
-    if (n < 0 && errno == EINTR) continue;
-    good = n > 0;
-    at += size_t(std::max<ssize_t>(n, 0));
+  w.small(kinds.size());
+  for (const auto& [kind, found] : kinds) {
+    w.small(kind.size());
+    for (uint32_t e : kind) w.small(e);
+    w.small(uint64_t(found.first));
+    w.small(uint64_t(found.second));
   }
-  good = ::close(fd) == 0 && good;
-  good = good && std::rename(temporary.c_str(), path.c_str()) == 0;
-  if (!good) ::unlink(temporary.c_str());
-  return good;
 }
 
 }  // namespace
@@ -174,99 +128,149 @@ TarIndex build_tar_index(const File& shard, const std::stop_token& token) {
   return index;
 }
 
-std::string encode_tar_index(const TarIndex& index, const File& shard) {
-  Writer w;
-  w.out_ = kMagic;
-  for (int64_t number : state_of(shard)) w.number(number);
-  for (auto* list : {&index.keys, &index.extensions}) {
-    w.number(int64_t(list->size()));
-    for (const std::string& s : *list) w.text(s);
-  }
-  w.number(int64_t(index.members.size()));
-  for (const TarIndex::Member& m : index.members) {
-    w.number(m.offset);
-    w.number(m.size);
-    w.number(int64_t(uint64_t(m.sample) << 32 | m.extension));
-  }
-  w.number(int64_t(base::xxh3(w.out_)));
-  return std::move(w.out_);
+bool is_changed(const FileState& then, const FileState& now, bool is_copy) {
+  return then[0] != now[0] || then[1] != now[1] ||
+         (!is_copy && then[2] != now[2] && then[3] != now[3]);
 }
 
-std::optional<TarIndex> decode_tar_index(std::string_view bytes, const File& shard) {
-  if (!bytes.starts_with(kMagic) || bytes.size() < kMagic.size() + 8) return std::nullopt;
-  std::string_view body = bytes.substr(0, bytes.size() - 8);
-  if (Reader(bytes.substr(body.size())).number() != int64_t(base::xxh3(body))) return std::nullopt;
-  Reader r(body.substr(kMagic.size()));
-  for (int64_t number : state_of(shard))
-    if (r.number() != number) return std::nullopt;
-  TarIndex index;
-  for (auto* list : {&index.keys, &index.extensions}) {
-    list->resize(r.count(8));
-    for (std::string& s : *list) s = r.text();
+std::string encode_tar_index(const TarIndex& index, const FileState& state) {
+  const BySample by(index);
+  IndexWriter content;
+  content.small(index.keys.size());
+  content.small(index.extensions.size());
+  for (const std::string& e : index.extensions) content.text(e);
+  encode_kinds(index, by, content);
+  std::string body;
+  for (size_t i = 0; i < index.keys.size(); i += size_t(kGroup)) {
+    const std::string group =
+        encode_group(index, by, i, std::min(i + size_t(kGroup), index.keys.size()));
+    content.number(int64_t(body.size()));
+    content.number(int64_t(base::xxh3(group)));
+    body += group;
   }
-  index.members.resize(r.count(24));
-  for (TarIndex::Member& m : index.members) {
-    m.offset = r.number();
-    m.size = r.number();
-    uint64_t both = uint64_t(r.number());
-    m.sample = uint32_t(both >> 32);
-    m.extension = uint32_t(both);
-    bool inside = m.offset >= 0 && m.size >= 0 && m.size <= shard.size() &&
-                  m.offset <= shard.size() - m.size && m.sample < index.keys.size() &&
-                  m.extension < index.extensions.size();
-    if (!inside) return std::nullopt;
-  }
-  if (!r.done()) return std::nullopt;
-  return index;
+  content.number(int64_t(body.size()));
+  IndexWriter head;
+  head.out = kIndexMagic;
+  head.number(int64_t(kIndexMagic.size() + 8 * (2 + state.size()) + content.out.size()));
+  for (int64_t number : state) head.number(number);
+  head.out += content.out;
+  head.number(int64_t(base::xxh3(head.out)));
+  return head.out + body;
 }
 
-std::vector<std::string> tar_index_paths(const std::string& shard_path,
-                                         const OpenContext& context) {
-  // Shards of different directories may have the same name.
-  auto inside = [&](const std::string& dir) {
-    std::error_code problem;
-    std::string absolute =
-        std::filesystem::absolute(shard_path, problem).lexically_normal().string();
-    return fmt::format("{}/{}.{:016x}.index", dir,
-                       std::filesystem::path(shard_path).filename().string(), base::xxh3(absolute));
+std::shared_ptr<const TarIndexFile> TarIndexFile::open(std::unique_ptr<IndexBytes> bytes) {
+  if (!bytes) return nullptr;
+  auto out = std::make_shared<TarIndexFile>();
+  out->bytes_ = std::move(bytes);
+  if (!out->read_head()) return nullptr;
+  return out;
+}
+
+bool TarIndexFile::read_head() {
+  const std::string_view all = bytes_->view();
+  if (!all.starts_with(kIndexMagic)) return false;
+  const int64_t length = IndexReader(all.substr(kIndexMagic.size())).number();
+  const size_t before = kIndexMagic.size() + 8 * (1 + head_.state.size());
+  if (length < int64_t(before + 8) || length > int64_t(all.size())) return false;
+  const std::string_view head = all.substr(0, size_t(length) - 8);
+  if (IndexReader(all.substr(head.size())).number() != int64_t(base::xxh3(head))) return false;
+  IndexReader r(head.substr(kIndexMagic.size() + 8));
+  for (int64_t& number : head_.state) number = r.number();
+  head_.digest = base::xxh3(head.substr(before));
+  head_.samples = int64_t(r.small());
+  head_.extensions.resize(r.count(1));
+  for (std::string& e : head_.extensions) e = r.text();
+  head_.kinds.resize(r.count(3));
+  for (TarIndexHead::Kind& kind : head_.kinds) {
+    kind.extensions.resize(r.count(1));
+    for (uint32_t& e : kind.extensions) e = uint32_t(r.small());
+    kind.samples = int64_t(r.small());
+    kind.first = int64_t(r.small());
+    for (uint32_t e : kind.extensions)
+      if (e >= head_.extensions.size()) return false;
+  }
+  const std::string_view rest = r.rest();
+  if (!r.good() || head_.samples < 0 || head_.samples > int64_t(all.size()) ||
+      rest.size() != size_t(base::ceil_div(head_.samples, kGroup)) * kGroupEntry + 8)
+    return false;
+  groups_ = rest.substr(0, rest.size() - 8);
+  body_ = all.substr(size_t(length));
+  return IndexReader(rest.substr(groups_.size())).number() == int64_t(body_.size());
+}
+
+std::optional<TarIndexFile::Sample> TarIndexFile::find(int64_t sample) const {
+  CHECK(sample >= 0 && sample < head_.samples, "sample {} of {}", sample, head_.samples);
+  const size_t group = size_t(sample / kGroup), groups = groups_.size() / kGroupEntry;
+  auto begin_of = [&](size_t g) {
+    return g == groups ? body_.size()
+                       : size_t(IndexReader(groups_.substr(g * kGroupEntry)).number());
   };
-  std::vector<std::string> paths{context.index_dir.empty() ? shard_path + ".index"
-                                                           : inside(context.index_dir)};
-  if (!context.run_index_dir.empty()) paths.push_back(inside(context.run_index_dir));
-  return paths;
+  const size_t begin = begin_of(group), end = begin_of(group + 1);
+  if (begin > end || end > body_.size()) return std::nullopt;
+  const std::string_view bytes = body_.substr(begin, end - begin);
+  if (IndexReader(groups_.substr(group * kGroupEntry + 8)).number() != int64_t(base::xxh3(bytes)))
+    return std::nullopt;
+  IndexReader r(bytes);
+  Sample out;
+  int64_t usual = 0;
+  for (int64_t i = sample / kGroup * kGroup; i <= sample; ++i) {
+    out.key = r.text();
+    out.members.resize(r.count(3));
+    for (Member& m : out.members) {
+      m.extension = uint32_t(r.small());
+      m.offset = int64_t(uint64_t(usual) + uint64_t(signed_of(r.small())));
+      m.size = int64_t(r.small());
+      usual = usual_next(m.offset, m.size);
+    }
+  }
+  for (const Member& m : out.members)
+    if (m.extension >= head_.extensions.size() || m.offset < 0 || m.size < 0) return std::nullopt;
+  return r.good() ? std::optional(std::move(out)) : std::nullopt;
 }
 
 namespace {
 
-TarIndex read_or_build(const std::string& shard_path, const OpenContext& context) {
-  File shard(shard_path);
-  std::vector<std::string> paths = tar_index_paths(shard_path, context);
-  for (const std::string& path : paths)
-    if (std::optional<std::string> bytes = read_whole(path))
-      if (std::optional<TarIndex> index = decode_tar_index(*bytes, shard)) return std::move(*index);
-  TarIndex index = build_tar_index(shard, context.token);
-  if (!context.write_index) return index;
-  std::string bytes = encode_tar_index(index, shard);
-  for (const std::string& path : paths) {
-    std::error_code ignored;
-    if (path != shard_path + ".index")
-      std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
-    if (write_whole(path, bytes)) break;
-  }
-  return index;
+std::vector<std::string> places_of(const std::string& shard_path, const OpenContext& context) {
+  return index_places(
+      shard_path + ".index",
+      fmt::format("{}.{}.index", std::filesystem::path(shard_path).filename().string(),
+                  path_hash(shard_path)),
+      context);
+}
+
+OpenedIndex build_and_write(const File& shard, const OpenContext& context) {
+  const std::string bytes = encode_tar_index(build_tar_index(shard, context.token), shard.state());
+  std::string written;
+  if (context.write_index) written = write_index_file(places_of(shard.path(), context), bytes);
+  std::shared_ptr<const TarIndexFile> index;
+  if (!written.empty()) index = TarIndexFile::open(IndexBytes::map(written));
+  if (index && index->is_of(shard)) return {index, true};
+  index = TarIndexFile::open(std::make_unique<IndexBytes>(bytes));
+  CHECK(index, "a new index of '{}' cannot be read", shard.path());
+  return {index, false};
 }
 
 }  // namespace
 
-TarIndex load_tar_index(const std::string& shard_path, const OpenContext& context) {
-  TarIndex index = read_or_build(shard_path, context);
-  // An empty shard is not an error, because downloaders write them. A failed copy may be all zeros,
-  // which is a valid tar, too.
-  if (index.keys.empty() && base::where().rank == 0)
-    base::log::warning(
-        "'{}' is a tar without a single sample; if it should hold some, copy or pack it again",
-        shard_path);
-  return index;
+OpenedIndex open_tar_index(const std::string& shard_path, const OpenContext& context) {
+  const File shard(shard_path);
+  for (const std::string& path : places_of(shard_path, context))
+    if (auto index = TarIndexFile::open(IndexBytes::map(path)); index && index->is_of(shard))
+      return {index, true};
+  return build_and_write(shard, context);
+}
+
+OpenedIndex renew_tar_index(const std::string& shard_path, const OpenContext& context) {
+  return build_and_write(File(shard_path), context);
+}
+
+std::shared_ptr<const TarIndexFile> find_tar_index(const std::string& shard_path, uint64_t digest,
+                                                   const OpenContext& context) {
+  for (const std::string& path : places_of(shard_path, context))
+    if (auto index = TarIndexFile::open(IndexBytes::map(path));
+        index && index->head().digest == digest)
+      return index;
+  return nullptr;
 }
 
 }  // namespace data

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <stop_token>
 #include <string>
@@ -11,10 +12,12 @@
 #include <vector>
 
 #include "data/sources/file.hpp"
+#include "data/sources/index_file.hpp"
 #include "data/sources/source.hpp"
 
 namespace data {
 
+// An index as it is built.
 struct TarIndex {
   struct Member {
     int64_t offset = 0, size = 0;
@@ -36,17 +39,71 @@ std::optional<std::pair<std::string_view, std::string>> split_member_name(std::s
 // Reads the headers of the whole shard; `token` may request to give up (base/cancel.hpp).
 TarIndex build_tar_index(const File& shard, const std::stop_token& token = {});
 
-// Convert an index to the text of an index file and back. Decoding returns nothing if the text is
-// damaged or belongs to another state of the shard.
-std::string encode_tar_index(const TarIndex& index, const File& shard);
-std::optional<TarIndex> decode_tar_index(std::string_view bytes, const File& shard);
+// True if another file, or other bytes, took the place of a shard. A new name or owner changes only
+// one of inode and change time; another file in its place changes both. is_copy: `now` is of a
+// staged copy, which has the original's size and time alone.
+bool is_changed(const FileState& then, const FileState& now, bool is_copy = false);
 
-// Reads the index file if there is a valid one; otherwise builds and writes it. Any number of
-// processes may do this at once: files appear whole, by rename. Rank 0 warns of a shard without
-// samples.
-TarIndex load_tar_index(const std::string& shard_path, const OpenContext& context);
+// Returns the bytes of an index file:
+//   a line that names the format; the bytes of the head; the shard's state; samples, extensions,
+//   kinds and, for each group of 64 samples, its place and its checksum; a checksum of the head;
+//   the groups, with the keys and the members of their samples.
+// A reader checks and decodes the groups that it needs, so its cost does not grow with the shard.
+std::string encode_tar_index(const TarIndex& index, const FileState& state);
 
-// Returns the paths of the index file, the preferred one first.
-std::vector<std::string> tar_index_paths(const std::string& shard_path, const OpenContext& context);
+// What an index tells without its samples.
+struct TarIndexHead {
+  // Samples that have the same extensions.
+  struct Kind {
+    std::vector<uint32_t> extensions;  // ascending
+    int64_t samples = 0, first = 0;    // how many, and which is the first
+  };
+  FileState state{};
+  int64_t samples = 0;
+  std::vector<std::string> extensions;
+  std::vector<Kind> kinds;
+  uint64_t digest = 0;  // a hash of keys and members; the same for a copy of the shard
+};
+
+// An index file, mapped.
+class TarIndexFile {
+ public:
+  struct Member {
+    uint32_t extension = 0;
+    int64_t offset = 0, size = 0;
+  };
+  struct Sample {
+    std::string_view key;
+    std::vector<Member> members;  // in the order of the shard
+  };
+  // Returns null if the bytes are no index, or if the head is damaged.
+  static std::shared_ptr<const TarIndexFile> open(std::unique_ptr<IndexBytes> bytes);
+
+  const TarIndexHead& head() const { return head_; }
+  bool is_of(const File& shard) const { return head_.state == shard.state(); }
+  int64_t bytes() const { return int64_t(bytes_->view().size()); }
+  // Returns nothing if the sample's group is damaged. The key lives as long as this object.
+  std::optional<Sample> find(int64_t sample) const;
+
+ private:
+  bool read_head();
+  std::unique_ptr<IndexBytes> bytes_;
+  TarIndexHead head_;
+  std::string_view groups_;  // places and checksums
+  std::string_view body_;
+};
+
+// Opens the index file if there is a valid one; otherwise builds and writes it. Any number of
+// processes may do this at once. `in_file` is false if no place could be written.
+struct OpenedIndex {
+  std::shared_ptr<const TarIndexFile> index;
+  bool in_file = false;
+};
+OpenedIndex open_tar_index(const std::string& shard_path, const OpenContext& context);
+// Builds the index anew, whatever the index file holds, and writes it.
+OpenedIndex renew_tar_index(const std::string& shard_path, const OpenContext& context);
+// Opens the index file if it has this digest; returns null otherwise. Does not touch the shard.
+std::shared_ptr<const TarIndexFile> find_tar_index(const std::string& shard_path, uint64_t digest,
+                                                   const OpenContext& context);
 
 }  // namespace data

@@ -11,6 +11,8 @@ struct WebdatasetOptions : ShardOptions {
   void bind(config::Table& t) override;
   Spec spec() const override;
   std::unique_ptr<Source> open(const OpenContext& context) const override;
+  std::string lacks_list(const OpenContext& context) const override;
+  std::string list_share(const OpenContext& context, int rank, int ranks) const override;
 
  private:
   // Returns the problem of one entry of `fields`, or "".

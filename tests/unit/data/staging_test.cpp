@@ -89,7 +89,12 @@ TEST_F(StagingTest, TheSourceReadsTheCopies) {
   // The copy has another text, which shows the file that is read.
   std::string copy = staged_path(stage, shards[0]), text = test::read_file(copy);
   text.replace(text.find("a/s-0.tar 3"), 11, "local copy!");
+  const auto time = std::filesystem::last_write_time(copy);
   test::write_file(copy, text);
+  expect_error(Exit::data, {"s-0.tar' has changed"}, [&] {
+    options.open({.stage_dir = stage})->read(3);  // the copy has another time than its original
+  });
+  std::filesystem::last_write_time(copy, time);
   std::unique_ptr<Source> source = options.open({.stage_dir = stage});
   EXPECT_EQ(std::get<std::string>(source->read(3).at("text")), "local copy!");
   EXPECT_EQ(source->key(3), shards[0] + ":3") << "messages name the original";

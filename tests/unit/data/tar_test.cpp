@@ -266,15 +266,78 @@ TEST_F(Tar, Index) {
   ASSERT_EQ(index.members.size(), 4u);
   EXPECT_EQ(index.members[2].extension, 1u);
   EXPECT_EQ(index.members[2].sample, 1u);
-  std::string bytes = encode_tar_index(index, file);
-  EXPECT_EQ(decode_tar_index(bytes, file), index);
-  for (size_t cut = 0; cut < bytes.size(); cut += 7)
-    EXPECT_FALSE(decode_tar_index(bytes.substr(0, cut), file)) << cut;
-  for (size_t at = 0; at < bytes.size(); at += 5) {
-    std::string bad = bytes;
-    bad[at] ^= 4;
-    EXPECT_FALSE(decode_tar_index(bad, file)) << at;
+}
+
+std::shared_ptr<const TarIndexFile> opened(const std::string& bytes) {
+  return TarIndexFile::open(std::make_unique<IndexBytes>(bytes));
+}
+
+// Returns the text of all that a reader finds, or "damaged".
+std::string all_found(const std::string& bytes) {
+  const auto index = opened(bytes);
+  if (!index) return "damaged";
+  std::string out;
+  for (int64_t i = 0; i < index->head().samples; ++i) {
+    const auto sample = index->find(i);
+    if (!sample) return "damaged";
+    out += std::string(sample->key) + ":";
+    for (const TarIndexFile::Member& m : sample->members)
+      out += fmt::format(" {} {}+{}", index->head().extensions.at(m.extension), m.offset, m.size);
+    out += "\n";
   }
+  return out;
+}
+
+TEST_F(Tar, IndexFile) {
+  TarIndex index{.keys = {}, .extensions = {"png", "txt", "json"}, .members = {}};
+  std::string want;
+  int64_t at = 512;
+  for (uint32_t i = 0; i < 200; ++i) {
+    index.keys.push_back(fmt::format("key{}", i * i));
+    want += index.keys.back() + ":";
+    // Most samples have two members, some three; one has none.
+    const uint32_t members = i == 70 ? 0 : i % 50 == 49 ? 3 : 2;
+    for (uint32_t m = 0; m < members; ++m) {
+      const int64_t size = i == 100 ? int64_t{1} << 40 : i;
+      index.members.push_back({at, size, i, m});
+      want += fmt::format(" {} {}+{}", index.extensions[m], at, size);
+      at += (size + 511) / 512 * 512 + (i == 120 ? 4096 : 512);
+    }
+    want += "\n";
+  }
+  const FileState state{at, 1, 2, 3};
+  const std::string bytes = encode_tar_index(index, state);
+  EXPECT_EQ(all_found(bytes), want);
+  const TarIndexHead head = opened(bytes)->head();
+  EXPECT_EQ(head.state, state);
+  EXPECT_EQ(head.samples, 200);
+  ASSERT_EQ(head.kinds.size(), 3u);  // in the order of their extensions
+  EXPECT_EQ(head.kinds[0].samples, 1);
+  EXPECT_EQ(head.kinds[0].first, 70);
+  EXPECT_EQ(head.kinds[1].samples, 195);
+  EXPECT_EQ(head.kinds[2].extensions, (std::vector<uint32_t>{0, 1, 2}));
+  EXPECT_EQ(head.kinds[2].first, 49);
+  // The digest is of the content alone.
+  EXPECT_EQ(opened(encode_tar_index(index, {at, 4, 5, 6}))->head().digest, head.digest);
+  for (size_t cut = 0; cut < bytes.size(); cut += 7)
+    EXPECT_EQ(all_found(bytes.substr(0, cut)), "damaged") << cut;
+  EXPECT_EQ(all_found(bytes + "x"), "damaged");
+  for (size_t i = 0; i < bytes.size(); i += 5) {
+    std::string bad = bytes;
+    bad[i] ^= 4;
+    EXPECT_EQ(all_found(bad), "damaged") << i;
+  }
+  TarIndex other = index;
+  other.keys[150] = "another";
+  EXPECT_NE(opened(encode_tar_index(other, state))->head().digest, head.digest);
+  other = index;
+  other.members.back().size ^= 1;
+  EXPECT_NE(opened(encode_tar_index(other, state))->head().digest, head.digest);
+}
+
+bool is_of(const std::string& bytes, const std::string& shard) {
+  const auto index = opened(bytes);
+  return index && index->is_of(File(shard));
 }
 
 // Another shard may replace one of the same name. tar fills files up to 10 KiB, so the length often
@@ -287,21 +350,21 @@ TEST_F(Tar, IndexOfAnotherShardIsStale) {
     ASSERT_EQ(::utimensat(AT_FDCWD, path.c_str(), times, 0), 0);
   };
   put("0", "", 1'600'000'000, 5);
-  const TarIndex index = load_tar_index(path, {});
+  const std::shared_ptr<const TarIndexFile> index = open_tar_index(path, {}).index;
   const std::string bytes = test::read_file(path + ".index");
-  ASSERT_TRUE(decode_tar_index(bytes, File(path)));
+  ASSERT_TRUE(is_of(bytes, path));
   put("1", "", 1'600'000'001, 5);  // of equal length, later
-  EXPECT_FALSE(decode_tar_index(bytes, File(path)));
+  EXPECT_FALSE(is_of(bytes, path));
   put("1", "", 1'500'000'000, 5);  // of equal length, earlier: copied with its time
-  EXPECT_FALSE(decode_tar_index(bytes, File(path)));
+  EXPECT_FALSE(is_of(bytes, path));
   put("1", "", 1'600'000'000, 6);  // of equal length, within the same second
-  EXPECT_FALSE(decode_tar_index(bytes, File(path)));
+  EXPECT_FALSE(is_of(bytes, path));
   put("1", std::string(512, '\0'), 1'600'000'000, 5);  // of equal time, longer
-  EXPECT_FALSE(decode_tar_index(bytes, File(path)));
-  const TarIndex fresh = load_tar_index(path, {});
-  EXPECT_EQ(fresh.keys, std::vector<std::string>{"1"});
-  EXPECT_EQ(index.keys, std::vector<std::string>{"0"});
-  EXPECT_TRUE(decode_tar_index(test::read_file(path + ".index"), File(path)));
+  EXPECT_FALSE(is_of(bytes, path));
+  const std::shared_ptr<const TarIndexFile> fresh = open_tar_index(path, {}).index;
+  EXPECT_EQ(fresh->find(0)->key, "1");
+  EXPECT_EQ(index->find(0)->key, "0");
+  EXPECT_TRUE(is_of(test::read_file(path + ".index"), path));
 }
 
 // In system images all files have the same time. Inode and change time distinguish them.
@@ -312,18 +375,18 @@ TEST_F(Tar, IndexOfAnotherShardOfEqualSizeAndTimeIsStale) {
     ASSERT_EQ(::utimensat(AT_FDCWD, at.c_str(), times, 0), 0);
   };
   put(path, "one");
-  EXPECT_EQ(load_tar_index(path, {}).members.at(0).size, 3);
+  EXPECT_EQ(open_tar_index(path, {}).index->find(0)->members.at(0).size, 3);
   std::string bytes = test::read_file(path + ".index");
-  EXPECT_TRUE(decode_tar_index(bytes, File(path)));
+  EXPECT_TRUE(is_of(bytes, path));
   put(path + ".new", "three");
   std::filesystem::rename(path + ".new", path);
-  EXPECT_FALSE(decode_tar_index(bytes, File(path)));
-  EXPECT_EQ(load_tar_index(path, {}).members.at(0).size, 5);
+  EXPECT_FALSE(is_of(bytes, path));
+  EXPECT_EQ(open_tar_index(path, {}).index->find(0)->members.at(0).size, 5);
   bytes = test::read_file(path + ".index");
-  EXPECT_TRUE(decode_tar_index(bytes, File(path)));
+  EXPECT_TRUE(is_of(bytes, path));
   const int64_t before = File(path).changed_ns();
   while (File(path).changed_ns() == before) put(path, "seven");  // in place; clocks are coarse
-  EXPECT_FALSE(decode_tar_index(bytes, File(path)));
+  EXPECT_FALSE(is_of(bytes, path));
 }
 
 TEST_F(Tar, IndexObeysTheUmask) {
@@ -331,7 +394,7 @@ TEST_F(Tar, IndexObeysTheUmask) {
   for (mode_t mask : {mode_t{077}, mode_t{027}, mode_t{022}}) {
     std::filesystem::remove(path + ".index");
     const mode_t before = ::umask(mask);
-    load_tar_index(path, {});
+    open_tar_index(path, {});
     ::umask(before);
     struct stat info {};
     ASSERT_EQ(::stat((path + ".index").c_str(), &info), 0);

@@ -196,9 +196,10 @@ TEST_F(WebdatasetTest, IndexIsKeptAndChecked) {
   EXPECT_EQ(info.st_mode & 0777, 0644u);
   // With a valid index, the source does not read the shard's headers again.
   std::string index = test::read_file(path);
-  TarIndex other = *decode_tar_index(index, File(dir / "s-2.tar"));
+  const File file_2(dir / "s-2.tar");
+  TarIndex other = build_tar_index(file_2);
   other.keys[0] = "changed";
-  test::write_file(path, encode_tar_index(other, File(dir / "s-2.tar")));
+  test::write_file(path, encode_tar_index(other, file_2.state()));
   EXPECT_EQ(options.open(context)->key(5), dir / "s-2.tar:changed");
   // A damaged index, or one of an older shard, is made again.
   test::write_file(path, index.substr(0, index.size() / 2));
