@@ -106,12 +106,14 @@ std::unique_ptr<Dataset> open_dataset(const Sections& sections, const Tokenizers
       if (pipeline.spec().contains(field)) pipeline.leave_bytes(field);
     const DataOptions& own = sections.data.at(name);
     return std::make_unique<Dataset>(name,
-                                     subset_of(options->open(context), own.part,
-                                               [&](const Source& source) {
-                                                 return read_classes(
-                                                     source, options->spec(), own.class_field,
-                                                     context.threads, context.token);
-                                               }),
+                                     subset_of(
+                                         options->open(context), own.part,
+                                         [&](const Source& source) {
+                                           return read_classes(source, options->spec(),
+                                                               own.class_field, context.threads,
+                                                               context.token);
+                                         },
+                                         context),
                                      std::move(pipeline), context.limits);
   } catch (const base::Error& e) {
     base::fail(e.code(), "data.{}: {}", name, e.what());

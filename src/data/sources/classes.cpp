@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "data/sources/classes.hpp"
 
+#include <algorithm>
 #include <exception>
 #include <map>
 #include <thread>
@@ -44,6 +45,11 @@ std::string class_of(const Source& source, int64_t index, const std::string& fie
   }
 }
 
+// n * p / parts, without a product that overflows.
+int64_t part_begin(int64_t n, int64_t p, int64_t parts) {
+  return n / parts * p + n % parts * p / parts;
+}
+
 }  // namespace
 
 Classes read_classes(const Source& source, const Spec& spec, const std::string& field, int threads,
@@ -52,20 +58,21 @@ Classes read_classes(const Source& source, const Spec& spec, const std::string& 
   const int64_t n = source.size(), parts = std::max(1, threads);
   // Each thread numbers the classes of its part by their first appearance.
   struct Part {
-    std::map<std::string, int32_t> numbers;
+    std::map<std::string, uint32_t> numbers;
+    base::PackedNumbers of_sample;
     std::exception_ptr error;
   };
   std::vector<Part> found(static_cast<size_t>(parts));
-  Classes out;
-  out.of_sample.resize(size_t(n));
   auto work = [&](int64_t p) {
     Part& part = found[size_t(p)];
+    const int64_t begin = part_begin(n, p, parts), end = part_begin(n, p + 1, parts);
     try {
-      for (int64_t i = n * p / parts; i < n * (p + 1) / parts; ++i) {
+      part.of_sample = base::PackedNumbers(end - begin, 0);
+      for (int64_t i = begin; i < end; ++i) {
         base::end_if_asked(token);
         const std::string name = class_of(source, i, field);
-        out.of_sample[size_t(i)] =
-            part.numbers.try_emplace(name, int32_t(part.numbers.size())).first->second;
+        part.of_sample.set(
+            i - begin, part.numbers.try_emplace(name, uint32_t(part.numbers.size())).first->second);
       }
     } catch (...) {
       part.error = std::current_exception();
@@ -77,24 +84,26 @@ Classes read_classes(const Source& source, const Spec& spec, const std::string& 
       helpers.push_back(base::thread("classes", [&work, p] { work(p); }));
     work(0);
   }
-  std::map<std::string, int32_t> all;
+  std::map<std::string, uint32_t> all;
   for (const Part& part : found) {
     if (part.error) std::rethrow_exception(part.error);
     for (const auto& [name, number] : part.numbers) all[name] = 0;
   }
+  Classes out;
   for (auto& [name, number] : all) {
-    number = int32_t(out.names.size());
+    number = uint32_t(out.names.size());
     out.names.push_back(name);
   }
   out.sizes.resize(out.names.size());
+  out.of_sample = base::PackedNumbers(n, uint32_t(std::max<size_t>(out.names.size(), 1) - 1));
   for (int64_t p = 0; p < parts; ++p) {
-    std::vector<int32_t> final_number(found[size_t(p)].numbers.size());
-    for (const auto& [name, number] : found[size_t(p)].numbers)
-      final_number[size_t(number)] = all.at(name);
-    for (int64_t i = n * p / parts; i < n * (p + 1) / parts; ++i) {
-      int32_t& number = out.of_sample[size_t(i)];
-      number = final_number[size_t(number)];
-      ++out.sizes[size_t(number)];
+    const Part part = std::move(found[size_t(p)]);
+    std::vector<uint32_t> final_number(part.numbers.size());
+    for (const auto& [name, number] : part.numbers) final_number[number] = all.at(name);
+    for (int64_t i = 0, begin = part_begin(n, p, parts); i < part.of_sample.size(); ++i) {
+      const uint32_t number = final_number[part.of_sample[i]];
+      out.of_sample.set(begin + i, number);
+      ++out.sizes[number];
     }
   }
   return out;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/packed_numbers.hpp"
 #include "data/sources/source.hpp"
 
 namespace data {
@@ -15,7 +16,7 @@ namespace data {
 struct Classes {
   std::vector<std::string> names;  // as text, sorted
   std::vector<int64_t> sizes;      // samples of each class
-  std::vector<int32_t> of_sample;  // index in `names`
+  base::PackedNumbers of_sample;   // index in `names`
 
   int64_t count() const { return int64_t(names.size()); }
 };

@@ -3,11 +3,20 @@
 
 #include <algorithm>
 #include <cmath>
+#include <exception>
+#include <thread>
+#include <vector>
 
+#include "base/cancel.hpp"
 #include "base/error.hpp"
+#include "base/hash.hpp"
 #include "base/permutation.hpp"
 #include "base/random.hpp"
+#include "base/ranked_bits.hpp"
 #include "base/text.hpp"
+#include "base/thread_scope.hpp"
+#include "data/sources/index_bytes.hpp"
+#include "data/sources/index_file.hpp"
 
 namespace data {
 namespace {
@@ -29,79 +38,193 @@ struct Places {
                  base::with_commas(part.limit), base::with_commas(part.skip), what,
                  base::with_commas(all));
   }
+  int64_t count() const { return std::max<int64_t>(end - begin, 0); }
   bool has(int64_t place) const { return place >= begin && place < end; }
 };
 
-std::vector<int64_t> drawn(const Part& part, int64_t all) {
-  std::vector<int64_t> indices;
-  const Places places(part, all, "the source");
-  const base::Permutation order(all);
-  const base::Stream stream(uint64_t(part.seed), "data.subset");
-  for (int64_t i = places.begin; i < places.end; ++i) indices.push_back(order.at(i, stream));
-  return indices;
+// Calls work(begin, end) for equal parts of [0, count), each in a thread of its own. `work` gets
+// the number of the part, too.
+template <class Work>
+void in_parts(int64_t count, int threads, Work work) {
+  std::vector<std::exception_ptr> errors(size_t(std::max(threads, 1)));
+  const auto parts = int64_t(errors.size());
+  auto one = [&](int64_t p) {
+    try {
+      work(size_t(p), count / parts * p + std::min(p, count % parts),
+           count / parts * (p + 1) + std::min(p + 1, count % parts));
+    } catch (...) {
+      errors[size_t(p)] = std::current_exception();
+    }
+  };
+  {
+    std::vector<std::jthread> helpers;
+    for (int64_t p = 1; p < parts; ++p)
+      helpers.push_back(base::thread("subset", [&one, p] { one(p); }));
+    one(0);
+  }
+  for (const std::exception_ptr& e : errors)
+    if (e) std::rethrow_exception(e);
 }
 
-std::vector<int64_t> drawn_by_class(const Part& part, const Classes& classes) {
+// The order that a part's seed draws.
+struct Drawn {
+  const base::Permutation order;
+  const base::Stream stream;
+  const std::stop_token& token;
+  Drawn(const Part& part, int64_t all, const std::stop_token& t)
+      : order(all), stream(uint64_t(part.seed), "data.subset"), token(t) {}
+  int64_t at(int64_t place) const {
+    if (place % 65536 == 0) base::end_if_asked(token);
+    return order.at(place, stream);
+  }
+};
+
+base::RankedBits draw_places(const Part& part, const Places& places, int64_t all,
+                             const OpenContext& context) {
+  base::RankedBits chosen(all);
+  const Drawn drawn(part, all, context.token);
+  // Draws the smaller side: the part, or what it leaves out.
+  const int64_t inside = places.count();
+  const bool rest = inside > all / 2;
+  in_parts(rest ? all - inside : inside, context.threads, [&](size_t, int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t place = !rest ? places.begin + i : i < places.begin ? i : i + inside;
+      chosen.set(drawn.at(place));
+    }
+  });
+  if (rest) chosen.flip_all();
+  chosen.count();
+  return chosen;
+}
+
+// Drawing a large part takes seconds to minutes. Later starts find it in a file, and the ranks of a
+// node share its pages.
+class PartFile {
+ public:
+  PartFile(const Part& part, const Places& places, int64_t all, const OpenContext& context)
+      : all_(all) {
+    IndexWriter w;
+    w.out = "trainer part 1\n ";
+    for (int64_t number : {all, places.begin, places.end, part.seed}) w.number(number);
+    head_ = std::move(w.out);
+    const std::string name = fmt::format(".{:016x}.part", base::xxh3(head_));
+    for (const std::string& folder : {context.index_dir, context.run_index_dir})
+      if (!folder.empty()) places_.push_back(folder + "/" + name);
+  }
+  std::optional<base::RankedBits> read() const {
+    for (const std::string& place : places_) {
+      const std::shared_ptr<const IndexBytes> bytes = IndexBytes::map(place);
+      if (!bytes || !bytes->view().starts_with(head_)) continue;
+      const std::string_view all = bytes->view();
+      if (int64_t(all.size()) != int64_t(head_.size()) + 8 + base::RankedBits::byte_count(all_))
+        continue;
+      const std::string_view bits = all.substr(head_.size() + 8);
+      if (IndexReader(all.substr(head_.size())).number() == int64_t(base::xxh3(bits)))
+        return base::RankedBits(all_, bits, bytes);
+    }
+    return std::nullopt;
+  }
+  void write(const base::RankedBits& chosen) const {
+    IndexWriter w;
+    w.out = head_;
+    w.number(int64_t(base::xxh3(chosen.bytes())));
+    w.out += chosen.bytes();
+    write_index_file(places_, w.out);
+  }
+
+ private:
+  int64_t all_;
+  std::string head_;
+  std::vector<std::string> places_;
+};
+
+constexpr int64_t kManyDraws = int64_t{1} << 22;  // of a second or more
+
+base::RankedBits drawn_part(const Part& part, int64_t all, const OpenContext& context) {
+  const Places places(part, all, "the source");
+  if (std::min(places.count(), all - places.count()) < kManyDraws)
+    return draw_places(part, places, all, context);
+  const PartFile file(part, places, all, context);
+  if (std::optional<base::RankedBits> found = file.read()) return std::move(*found);
+  base::RankedBits chosen = draw_places(part, places, all, context);
+  if (context.write_index && base::where().rank == 0) file.write(chosen);
+  return chosen;
+}
+
+base::RankedBits drawn_by_class(const Part& part, const Classes& classes,
+                                const OpenContext& context) {
+  const int threads = context.threads;
   std::vector<Places> places;
   for (int64_t c = 0; c < classes.count(); ++c)
     places.emplace_back(part, classes.sizes[size_t(c)],
                         fmt::format("class '{}'", base::one_line(classes.names[size_t(c)])));
-  std::vector<int64_t> indices, seen(places.size(), 0);
-  const int64_t all = int64_t(classes.of_sample.size());
-  const base::Permutation order(all);
-  const base::Stream stream(uint64_t(part.seed), "data.subset");
-  for (int64_t i = 0; i < all; ++i) {
-    const int64_t sample = order.at(i, stream);
-    const size_t c = size_t(classes.of_sample[size_t(sample)]);
-    if (places[c].has(seen[c]++)) indices.push_back(sample);
-  }
-  return indices;
+  const int64_t all = classes.of_sample.size();
+  base::RankedBits chosen(all);
+  const Drawn drawn(part, all, context.token);
+  auto class_of = [&](int64_t sample) { return size_t(classes.of_sample[sample]); };
+  // A thread must know how many samples of each class come before its part of the order.
+  std::vector<std::vector<int64_t>> seen(size_t(std::max(threads, 1)) + 1,
+                                         std::vector<int64_t>(places.size()));
+  if (threads > 1)
+    in_parts(all, threads, [&](size_t p, int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) ++seen[p + 1][class_of(drawn.at(i))];
+    });
+  for (size_t p = 1; p < seen.size(); ++p)
+    for (size_t c = 0; c < places.size(); ++c) seen[p][c] += seen[p - 1][c];
+  in_parts(all, threads, [&](size_t p, int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t sample = drawn.at(i);
+      const size_t c = class_of(sample);
+      if (places[c].has(seen[p][c]++)) chosen.set(sample);
+    }
+  });
+  chosen.count();
+  return chosen;
 }
 
+// Keeps a bit for each sample of the source.
 class Subset : public Source {
  public:
-  Subset(std::unique_ptr<Source> source, std::vector<int64_t> indices)
-      : source_(std::move(source)), indices_(std::move(indices)) {
-    if (indices_.empty())
+  Subset(std::unique_ptr<Source> source, base::RankedBits chosen)
+      : source_(std::move(source)), chosen_(std::move(chosen)) {
+    if (size() == 0)
       base::fail(base::Exit::data, "fraction leaves none of {} samples; raise it",
                  base::with_commas(source_->size()));
-    std::sort(indices_.begin(), indices_.end());
   }
 
-  int64_t size() const override { return int64_t(indices_.size()); }
-  Sample read(int64_t index) const override { return source_->read(at(index)); }
+  int64_t size() const override { return chosen_.ones(); }
+  Sample read(int64_t index) const override { return source_->read(chosen_.one(index)); }
   Value field(int64_t index, const std::string& name) const override {
-    return source_->field(at(index), name);
+    return source_->field(chosen_.one(index), name);
   }
-  std::string key(int64_t index) const override { return source_->key(at(index)); }
+  std::string key(int64_t index) const override { return source_->key(chosen_.one(index)); }
   std::string summary() const override {
     return fmt::format("{} of {} samples of {}", base::with_commas(size()),
                        base::with_commas(source_->size()), source_->summary());
   }
-  uint64_t fingerprint() const override {
-    Fingerprint print;
-    print.add(int64_t(source_->fingerprint()));
-    for (int64_t i : indices_) print.add(i);
-    return print.value();
-  }
+  uint64_t fingerprint() const override { return print_of(source_->fingerprint()); }
+  uint64_t earlier_fingerprint() const override { return print_of(source_->earlier_fingerprint()); }
 
  private:
-  int64_t at(int64_t index) const {
-    CHECK(index >= 0 && index < size(), "sample {} of {}", index, size());
-    return indices_[size_t(index)];
+  uint64_t print_of(uint64_t source) const {
+    Fingerprint print;
+    print.add(int64_t(source));
+    chosen_.for_each([&](int64_t i) { print.add(i); });
+    return print.value();
   }
   std::unique_ptr<Source> source_;
-  std::vector<int64_t> indices_;
+  base::RankedBits chosen_;
 };
 
 }  // namespace
 
 std::unique_ptr<Source> subset_of(std::unique_ptr<Source> source, const Part& part,
-                                  const std::function<Classes(const Source&)>& classes) {
+                                  const std::function<Classes(const Source&)>& classes,
+                                  const OpenContext& context) {
   if (part.whole()) return source;
-  std::vector<int64_t> indices =
-      part.per_class ? drawn_by_class(part, classes(*source)) : drawn(part, source->size());
-  return std::make_unique<Subset>(std::move(source), std::move(indices));
+  base::RankedBits chosen = part.per_class ? drawn_by_class(part, classes(*source), context)
+                                           : drawn_part(part, source->size(), context);
+  return std::make_unique<Subset>(std::move(source), std::move(chosen));
 }
 
 }  // namespace data

@@ -26,8 +26,10 @@ struct Part {
 // Returns a part of a source. Parts of one source with one seed and disjoint ranges share no
 // sample. A part keeps the source's order, so that shards are read sequentially. `classes` is
 // called if the part is per class. Throws Error(Exit::data) if the source, or a class, has too few
-// samples for limit and skip.
+// samples for limit and skip. Drawing takes the context's threads and obeys its token. A large part
+// is kept in a file of the context's folders.
 std::unique_ptr<Source> subset_of(std::unique_ptr<Source> source, const Part& part,
-                                  const std::function<Classes(const Source&)>& classes);
+                                  const std::function<Classes(const Source&)>& classes,
+                                  const OpenContext& context = {});
 
 }  // namespace data

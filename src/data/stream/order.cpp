@@ -34,9 +34,7 @@ Order::Order(Shuffle shuffle, int64_t size, uint64_t seed, BlockShape shape, std
 }
 
 Order::Order(const Classes& classes, double power, uint64_t seed, std::string_view name)
-    : shuffle_(Shuffle::classes),
-      size_(int64_t(classes.of_sample.size())),
-      stream_(stream_of(seed, name)) {
+    : shuffle_(Shuffle::classes), size_(classes.of_sample.size()), stream_(stream_of(seed, name)) {
   CHECK(size_ > 0, "an order of {} samples", size_);
   auto by_class = std::make_shared<ByClass>(classes);
   double sum = 0;
@@ -50,7 +48,7 @@ Order::Order(const Classes& classes, double power, uint64_t seed, std::string_vi
 
 Order::Order(const Classes& classes, Strata strata, uint64_t seed)
     : shuffle_(Shuffle::stratified),
-      size_(int64_t(classes.of_sample.size())),
+      size_(classes.of_sample.size()),
       stream_(stream_of(seed, "")),
       all_(classes.count()) {
   CHECK(strata.classes > 0 && strata.batch > 0 && strata.batch % strata.classes == 0,
@@ -73,12 +71,8 @@ Order::Order(const Classes& classes, Strata strata, uint64_t seed)
   by_class_ = std::move(by_class);
 }
 
-Order::ByClass::ByClass(const Classes& classes) : samples(classes.of_sample.size()), begins{0} {
-  for (int64_t n : classes.sizes) begins.push_back(begins.back() + n);
-  std::vector<int64_t> next(begins.begin(), begins.end() - 1);
-  for (size_t i = 0; i < samples.size(); ++i)
-    samples[size_t(next[size_t(classes.of_sample[i])]++)] = int64_t(i);
-}
+Order::ByClass::ByClass(const Classes& classes)
+    : samples(classes.of_sample, uint32_t(classes.count())), sizes(classes.sizes) {}
 
 int64_t Order::index_in_strata(int64_t position) const {
   const Strata& strata = by_class_->strata;
@@ -88,19 +82,18 @@ int64_t Order::index_in_strata(int64_t position) const {
   const base::Stream of_round = stream_.sub(uint64_t(round));
   const int64_t c =
       all_.at(batch % batches * strata.classes + slot % strata.classes, of_round.sub(0));
-  const int64_t begin = by_class_->begins[size_t(c)], n = by_class_->begins[size_t(c) + 1] - begin,
-                groups = n / each;
+  const int64_t n = by_class_->sizes[size_t(c)], groups = n / each;
   const base::Stream of_class = stream_.sub(uint64_t(round / groups)).sub(uint64_t(c) + 1);
-  return by_class_->samples[size_t(
-      begin + base::Permutation(n).at(round % groups * each + slot / strata.classes, of_class))];
+  return by_class_->samples.place(
+      uint32_t(c),
+      base::Permutation(n).at(round % groups * each + slot / strata.classes, of_class));
 }
 
 int64_t Order::index_by_class(const base::Stream& draws) const {
   const ByClass& all = *by_class_;
   const auto found = std::upper_bound(all.up_to.begin(), all.up_to.end() - 1, draws.uniform64(0));
   const size_t c = size_t(found - all.up_to.begin());
-  const int64_t begin = all.begins[c], n = all.begins[c + 1] - begin;
-  return all.samples[size_t(begin + int64_t(draws.uniform64(1) * double(n)))];
+  return all.samples.place(uint32_t(c), int64_t(draws.uniform64(1) * double(all.sizes[c])));
 }
 
 int64_t Order::index(int64_t position) const {

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/occurrences.hpp"
 #include "base/permutation.hpp"
 #include "base/random.hpp"
 #include "data/sources/classes.hpp"
@@ -74,10 +75,10 @@ class Order {
  private:
   // The samples by class, and the cumulative probability of the classes.
   struct ByClass {
-    std::vector<int64_t> samples;  // of class 0, then of class 1, ...
-    std::vector<int64_t> begins;   // [classes + 1]
-    std::vector<double> up_to;     // [classes], of Shuffle::classes
-    Strata strata{};               // of Shuffle::stratified
+    base::Occurrences samples;   // of each class
+    std::vector<int64_t> sizes;  // [classes]
+    std::vector<double> up_to;   // [classes], of Shuffle::classes
+    Strata strata{};             // of Shuffle::stratified
     explicit ByClass(const Classes& classes);
   };
 

@@ -41,7 +41,9 @@ TEST(Classes, OfTextsAndNumbersForAnyThreads) {
     const Classes names = read_classes(source, kSpec, "name", threads, {});
     EXPECT_EQ(names.names, (std::vector<std::string>{"ant", "cat", "owl", "zebra"}));
     EXPECT_EQ(names.sizes, (std::vector<int64_t>{1, 2, 3, 1}));
-    EXPECT_EQ(names.of_sample, (std::vector<int32_t>{2, 1, 2, 3, 0, 2, 1}));
+    std::vector<uint32_t> numbers;
+    for (int64_t i = 0; i < names.of_sample.size(); ++i) numbers.push_back(names.of_sample[i]);
+    EXPECT_EQ(numbers, (std::vector<uint32_t>{2, 1, 2, 3, 0, 2, 1}));
     const Classes lengths = read_classes(source, kSpec, "length", threads, {});
     EXPECT_EQ(lengths.names, (std::vector<std::string>{"3", "5"}));
     EXPECT_EQ(lengths.sizes, (std::vector<int64_t>{6, 1}));

@@ -110,7 +110,7 @@ Classes uneven() {
   Classes classes{.names = {"a", "b", "c"}, .sizes = {0, 0, 0}, .of_sample = {}};
   for (int64_t i = 0; i < 1000; ++i)
     classes.of_sample.push_back(i % 100 == 0 ? 0 : i % 12 == 1 ? 1 : 2);
-  for (int32_t c : classes.of_sample) ++classes.sizes[size_t(c)];
+  for (int64_t i = 0; i < 1000; ++i) ++classes.sizes[classes.of_sample[i]];
   return classes;
 }
 
@@ -123,7 +123,7 @@ TEST(OrderByClass, DrawsByThePowerOfFrequency) {
     std::vector<double> hits(3), of_sample(1000);
     for (int64_t i = 0; i < kDraws; ++i) {
       const int64_t sample = order.index(i);
-      ++hits[size_t(classes.of_sample[size_t(sample)])];
+      ++hits[size_t(classes.of_sample[sample])];
       ++of_sample[size_t(sample)];
     }
     double sum = 0;
@@ -136,7 +136,7 @@ TEST(OrderByClass, DrawsByThePowerOfFrequency) {
                    freedom = double(classes.sizes[c] - 1);
       double chi = 0;
       for (size_t i = 0; i < 1000; ++i)
-        if (size_t(classes.of_sample[i]) == c)
+        if (classes.of_sample[int64_t(i)] == c)
           chi += (of_sample[i] - expected) * (of_sample[i] - expected) / expected;
       EXPECT_NEAR(chi, freedom, 5 * std::sqrt(2 * freedom)) << power << " " << c;
     }
@@ -152,24 +152,47 @@ TEST(OrderByClass, DependsOnSeedEpochAndNameOnly) {
   EXPECT_NE(epoch_of(a, 3), epoch_of(named, 3));
 }
 
+// The draws of running trainings depend on these positions.
+TEST(OrderByClass, FixedForever) {
+  const Classes classes = uneven();
+  std::vector<std::vector<int64_t>> samples(3);
+  for (int64_t i = 0; i < 1000; ++i) samples[classes.of_sample[i]].push_back(i);
+  const Order by_class(classes, 1, 4), strata(classes, Strata{2, 4}, 4);
+  const base::Stream stream(4, "data.order");
+  for (int64_t position : {0, 1, 2, 999, 1000, 1'000'000'007}) {
+    const base::Stream draws = stream.sub(uint64_t(position / 1000)).sub(uint64_t(position % 1000));
+    const auto c = size_t(draws.uniform64(0) * 3);  // at power 1 all classes are equally likely
+    EXPECT_EQ(by_class.index(position),
+              samples[c][size_t(draws.uniform64(1) * double(samples[c].size()))]);
+    const int64_t batch = position / 4, slot = position % 4;  // of one group of two classes
+    const base::Stream round = stream.sub(uint64_t(batch));
+    const auto k = size_t(base::Permutation(3).at(slot % 2, round.sub(0)));
+    const auto n = int64_t(samples[k].size());
+    const base::Stream of_class = stream.sub(uint64_t(batch / (n / 2))).sub(k + 1);
+    EXPECT_EQ(
+        strata.index(position),
+        samples[k][size_t(base::Permutation(n).at(batch % (n / 2) * 2 + slot / 2, of_class))]);
+  }
+}
+
 // ---- stratified
 
 TEST(OrderStratified, EachBatchHasEquallyManyOfItsClasses) {
   Classes classes{.names = {}, .sizes = std::vector<int64_t>(11), .of_sample = {}};
   for (int c = 0; c < 11; ++c) classes.names.push_back(std::to_string(c));
   for (int64_t i = 0; i < 600; ++i) {  // class 10 is small
-    classes.of_sample.push_back(i % 60 == 0 ? 10 : int32_t(i % 10));
-    ++classes.sizes[size_t(classes.of_sample.back())];
+    classes.of_sample.push_back(i % 60 == 0 ? 10 : uint32_t(i % 10));
+    ++classes.sizes[classes.of_sample[i]];
   }
   const Order order(classes, Strata{4, 12}, 3);
   std::vector<int64_t> batches_of_class(11), hits(600);
   constexpr int64_t kBatches = 2000;
   for (int64_t batch = 0; batch < kBatches; ++batch) {
-    std::map<int32_t, int64_t> found;
+    std::map<uint32_t, int64_t> found;
     std::set<int64_t> samples;
     for (int64_t slot = 0; slot < 12; ++slot) {
       const int64_t sample = order.index(batch * 12 + slot);
-      const int32_t c = classes.of_sample[size_t(sample)];
+      const uint32_t c = classes.of_sample[sample];
       // The classes are interleaved.
       if (slot < 4) {
         EXPECT_EQ(found.count(c), 0u);
@@ -189,7 +212,7 @@ TEST(OrderStratified, EachBatchHasEquallyManyOfItsClasses) {
   for (int64_t n : batches_of_class) EXPECT_NEAR(double(n), kBatches * 4 / 11.0, 80);
   // All samples of a class come equally often, those of small classes more often.
   for (size_t i = 0; i < 600; ++i) {
-    const int32_t c = classes.of_sample[i];
+    const uint32_t c = classes.of_sample[int64_t(i)];
     const double expected =
         3.0 * double(batches_of_class[size_t(c)]) / double(classes.sizes[size_t(c)]);
     EXPECT_NEAR(double(hits[i]), expected, 0.35 * expected + 6) << i;

@@ -5,8 +5,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <set>
 
+#include "base/hash.hpp"
+#include "base/permutation.hpp"
+#include "base/random.hpp"
 #include "support.hpp"
 
 namespace data {
@@ -52,8 +57,8 @@ std::vector<int64_t> members(int64_t size, int64_t limit, int64_t skip, int64_t 
 Classes few_classes(const Source& source) {
   Classes out{.names = {"a", "b", "c", "d"}, .sizes = {0, 0, 0, 0}, .of_sample = {}};
   for (int64_t i = 0; i < source.size(); ++i) {
-    out.of_sample.push_back(i < 12 ? int32_t(i % 3) : 3);
-    ++out.sizes[size_t(out.of_sample.back())];
+    out.of_sample.push_back(i < 12 ? uint32_t(i % 3) : 3);
+    ++out.sizes[out.of_sample[i]];
   }
   return out;
 }
@@ -143,9 +148,76 @@ TEST(Subset, FractionsOfEachClass) {
   EXPECT_EQ(all.size(), 40u);
 }
 
+// Any number of threads draws the part that a list of it gives.
+TEST(Subset, PartsAreThoseOfALazyList) {
+  constexpr int64_t kSize = 3001;
+  const base::Permutation order(kSize);
+  const base::Stream stream(9, "data.subset");
+  for (const Part& part :
+       {Part{.limit = 5, .seed = 9}, Part{.limit = 2999, .seed = 9},
+        Part{.limit = 1400, .skip = 900, .seed = 9}, Part{.skip = 1, .seed = 9},
+        Part{.fraction = 0.1, .seed = 9}, Part{.fraction = 0.9, .skip_fraction = 0.05, .seed = 9},
+        Part{.limit = 3, .skip = 1, .per_class = true, .seed = 9},
+        Part{.fraction = 0.5, .per_class = true, .seed = 9}}) {
+    const Classes classes = few_classes(Numbers(kSize));
+    std::vector<int64_t> want, seen(4);
+    auto of = [&](double f, int64_t all) { return int64_t(std::floor(f * double(all) + 0.5)); };
+    for (int64_t i = 0; i < kSize; ++i) {
+      const int64_t sample = order.at(i, stream);
+      const size_t c = part.per_class ? classes.of_sample[sample] : 0;
+      const int64_t all = part.per_class ? classes.sizes[c] : kSize, place = seen[c]++,
+                    begin = part.skip + of(part.skip_fraction, all),
+                    end = part.limit      ? begin + part.limit
+                          : part.fraction ? of(part.skip_fraction + part.fraction, all)
+                                          : all;
+      if (place >= begin && place < end) want.push_back(sample);
+    }
+    std::sort(want.begin(), want.end());
+    for (int threads : {1, 2, 7})
+      EXPECT_EQ(members_of(*subset_of(std::make_unique<Numbers>(kSize), part, few_classes,
+                                      {.threads = threads})),
+                want)
+          << part.limit << " " << part.fraction << " " << threads;
+  }
+}
+
 // A changed part would move samples of the validation set into training.
 TEST(Subset, ClassesFixedForever) {
   EXPECT_EQ(by_class({.limit = 1}), (std::vector<int64_t>{3, 4, 5, 14}));
+}
+
+// Drawing four million samples takes a second, reading their file takes none.
+TEST(Subset, LargePartsAreKeptInAFile) {
+  test::TemporaryDirectory dir;
+  constexpr int64_t kSize = int64_t{9} << 20;
+  const Part part{.limit = int64_t{4} << 20, .seed = 3};
+  auto open = [&](const OpenContext& context) {
+    return subset_of(std::make_unique<Numbers>(kSize), part, no_classes, context);
+  };
+  auto files = [&](const std::string& folder) {
+    std::vector<std::string> out;
+    for (auto& entry : std::filesystem::directory_iterator(folder))
+      out.push_back(entry.path().string());
+    return out;
+  };
+  const uint64_t want = open({.threads = 2})->fingerprint();
+  const OpenContext context{.threads = 2, .run_index_dir = dir / "index"};
+  EXPECT_EQ(open(context)->fingerprint(), want);
+  ASSERT_EQ(files(dir / "index").size(), 1u);
+  const std::string path = files(dir / "index")[0], bytes = test::read_file(path);
+  EXPECT_LT(bytes.size(), size_t(kSize) / 7 + 1000);
+  EXPECT_EQ(open(context)->fingerprint(), want);
+  // A bit of the file that its checksum does not know is not taken. Another one is.
+  std::string other = bytes;
+  other[bytes.size() / 2] ^= 1;
+  test::write_file(path, other);
+  EXPECT_EQ(open(context)->fingerprint(), want);
+  EXPECT_EQ(test::read_file(path), bytes);
+  const uint64_t sum = base::xxh3(std::string_view(other).substr(56));
+  std::memcpy(other.data() + 48, &sum, 8);
+  test::write_file(path, other);
+  EXPECT_NE(open(context)->fingerprint(), want) << "the file is read";
+  EXPECT_EQ(files(dir / "index").size(), 1u);
 }
 
 TEST(Subset, FingerprintTellsPartsApart) {
