@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Activations of heads (ssl.md 2): ReLU, and GELU with the error function.
+// Activations of heads (ssl.md 2) and MLPs: ReLU, GELU with the error function, and OpenAI's quick
+// approximation of GELU.
 #pragma once
 
 #include "kernels/check_views.hpp"
 
 namespace kernels {
 
-enum class Activation { relu, gelu_erf };
+enum class Activation { relu, gelu_erf, gelu_quick };
 
-// y = max(x, 0), or y = x / 2 (1 + erf(x / sqrt(2))).
+// y = max(x, 0), y = x / 2 (1 + erf(x / sqrt(2))), or y = x / (1 + exp(-1.702 x)).
 struct ActivationForward {
   static constexpr Op op = Op::activation_forward;
   View y, x;  // same count and type, f32, bf16 or f16; y may be x

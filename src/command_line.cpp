@@ -38,7 +38,8 @@ constexpr const char* kExamples = R"(Examples:
 void add_deck_options(CLI::App& app, CommandLine& c, std::string& dir) {
   const std::string group = "The deck";
   app.add_option("deck", c.deck,
-                 "TOML deck (inputs/*.toml); --mode caption: also a run or checkpoint");
+                 "TOML deck (inputs/*.toml); --mode caption: also a run or checkpoint; --mode "
+                 "weights: a file of weights");
   app.add_option("images", c.images, "--mode caption: image files and folders")->type_name("IMAGE");
   app.add_option("--set", c.set,
                  "replace a key of the deck, e.g. optimizer.learning_rate=5e-4; repeatable")
@@ -147,7 +148,10 @@ void parse(int argc, char** argv, CLI::App& app, CommandLine& c) {
   if (app.count("--dir")) c.set.push_back(config::text_override("run.dir", dir));
   if (c.json && !modes::registry().at(c.mode).prints_json)
     throw CLI::ValidationError("--json", "is for --mode selftest");
-  const bool needs_deck = c.validate || !modes::registry().at(c.mode).own_deck;
+  const modes::Mode& mode = modes::registry().at(c.mode);
+  if (c.validate && mode.reads_weights)
+    throw CLI::ValidationError("--validate", "checks decks; --mode weights reads no deck");
+  const bool needs_deck = c.validate || !mode.own_deck || mode.reads_weights;
   if (!c.describe_given && c.list.empty() && c.deck.empty() && needs_deck)
     throw CLI::RequiredError("deck");
   for (const auto& [option, paths] : {std::pair("deck", std::vector{c.deck}), {"images", c.images}})

@@ -24,7 +24,7 @@ namespace {
 
 std::unique_ptr<config::Deck> load(const CommandLine& c, train::Recipe& recipe) {
   const modes::Mode& mode = modes::registry().at(c.mode);
-  if (c.deck.empty() && mode.own_deck)
+  if (mode.own_deck && (c.deck.empty() || mode.reads_weights))
     return std::make_unique<config::Deck>(
         config::DeckSource{"the deck of --mode " + c.mode, mode.own_deck, c.set, c.unset}, recipe);
   const char* from = mode.images_from;

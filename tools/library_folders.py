@@ -24,8 +24,9 @@ def timm_settings(vit, images):
            "crop_pct": 1.0 if squash else images["size"] / images["shorter"], "crop_mode": "squash" if squash else "center",
            "mean": images["mean"], "std": images["std"], "num_classes": f["classes"], "pool_size": None,
            "first_conv": "patch_embed.proj", "classifier": "head"}
+    given = vit.arguments()
     return {"config.json": {"architecture": "vit_base_patch16_224", "num_classes": f["classes"], "num_features": f["width"],
-                            "global_pool": "token" if f["token"] else "avg", "model_args": vit.arguments(), "pretrained_cfg": cfg}}
+                            "global_pool": given.get("global_pool", "token"), "model_args": given, "pretrained_cfg": cfg}}
 
 
 def transformers_settings(vit, images):

@@ -9,6 +9,7 @@ from console import Failure
 BLOCK = "encoder/Transformer/encoderblock_{}/"
 HEADED = BLOCK + "MultiHeadDotProductAttention_0/"
 QKV = ("query", "key", "value")
+POOL = "encoder/MAPHead_0/"
 
 
 def block_names(prefix, norms, dense):
@@ -23,7 +24,8 @@ def block_names(prefix, norms, dense):
 
 
 class Vit:
-    """Has the tensors of some weights under a library's names. A class token gets a position of zeros, which ours lacks.
+    """Has the tensors of some weights under a library's names. A class token gets a position of zeros, which ours lacks; with
+    registers neither has one.
 
     A library is a subclass with NAMES: the library's name and our paths, which are joined. {} is the number of a block.
     """
@@ -58,10 +60,13 @@ class Vit:
         model = self.weights.deck().get("model", {})
         options = model.get("trunk") or model.get("encoder") or {}
         head = self.weights.shape("head/kernel") if "head/kernel" in self.weights.places else [0, 0]
+        registers = self.weights.shape("encoder/registers")[1] if "encoder/registers" in self.weights.places else 0
         return {"patch": patch, "width": width, "depth": depth, "heads": self.weights.shape(HEADED.format(0) + "query/kernel")[1],
                 "mlp": self.weights.shape(BLOCK.format(0) + "MlpBlock_0/Dense_0/kernel")[1],
                 "size": round(self.weights.shape("encoder/pos_embedding")[1] ** 0.5) * patch,
-                "token": "encoder/cls" in self.weights.places, "gelu": options.get("gelu", "tanh"),
+                "token": "encoder/cls" in self.weights.places, "pooled": POOL + "probe" in self.weights.places,
+                "scaled": BLOCK.format(0) + "LayerScale_0/scale" in self.weights.places,
+                "registers": registers, "gelu": options.get("gelu", "tanh"),
                 "epsilon": options.get("norm_epsilon", 1e-6), "classes": head[1]}
 
     def type_of(self, name):
@@ -73,7 +78,7 @@ class Vit:
             return values.transpose(3, 2, 0, 1)
         if path == "encoder/pos_embedding":
             first = np.zeros((1, 1, values.shape[2]), values.dtype)
-            return np.concatenate([first, values], 1) if self.facts["token"] else values
+            return np.concatenate([first, values], 1) if self.facts["token"] and not self.facts["registers"] else values
         if "/MultiHeadDotProductAttention_0/" in path:
             if path.endswith("/bias"):
                 return values.reshape(-1)
@@ -90,16 +95,30 @@ class Vit:
         return np.ascontiguousarray(np.concatenate(parts) if len(parts) > 1 else parts[0])
 
 
+GELUS = {"tanh": "gelu_tanh", "quick": "quick_gelu"}  # timm's names of those that are not exact
+
+
 class Timm(Vit):
     library = "timm"
     NAMES = {
         "patch_embed.proj.weight": ["encoder/embedding/kernel"],
         "patch_embed.proj.bias": ["encoder/embedding/bias"],
         "cls_token": ["encoder/cls"],
+        "reg_token": ["encoder/registers"],
         "pos_embed": ["encoder/pos_embedding"],
         **block_names("blocks.{}.", ("norm1", "norm2"), ("attn.proj", "mlp.fc1", "mlp.fc2")),
         "blocks.{}.attn.qkv.weight": [HEADED + part + "/kernel" for part in QKV],
         "blocks.{}.attn.qkv.bias": [HEADED + part + "/bias" for part in QKV],
+        "blocks.{}.ls1.gamma": [BLOCK + "LayerScale_0/scale"],
+        "blocks.{}.ls2.gamma": [BLOCK + "LayerScale_1/scale"],
+        "attn_pool.latent": [POOL + "probe"],
+        **{f"attn_pool.{theirs}.{kind}": [f"{POOL}MultiHeadDotProductAttention_0/{part}/{own}" for part in parts]
+           for theirs, parts in (("q", QKV[:1]), ("kv", QKV[1:]), ("proj", ("out",)))
+           for kind, own in (("weight", "kernel"), ("bias", "bias"))},
+        "attn_pool.norm.weight": [POOL + "LayerNorm_0/scale"],
+        "attn_pool.norm.bias": [POOL + "LayerNorm_0/bias"],
+        **{f"attn_pool.mlp.{theirs}.{kind}": [f"{POOL}MlpBlock_0/{part}/{own}"]
+           for theirs, part in (("fc1", "Dense_0"), ("fc2", "Dense_1")) for kind, own in (("weight", "kernel"), ("bias", "bias"))},
         "norm.weight": ["encoder/Transformer/encoder_norm/scale"],
         "norm.bias": ["encoder/Transformer/encoder_norm/bias"],
         "head.weight": ["head/kernel"],
@@ -112,8 +131,12 @@ class Timm(Vit):
         given = {"img_size": f["size"], "patch_size": f["patch"], "embed_dim": f["width"], "depth": f["depth"], "num_heads": f["heads"],
                  "mlp_ratio": f["mlp"] / f["width"], "num_classes": f["classes"]}
         if not f["token"]:
-            given |= {"class_token": False, "global_pool": "avg", "fc_norm": False}
-        return given | ({"act_layer": "gelu_tanh"} if f["gelu"] == "tanh" else {})
+            given |= {"class_token": False, **({"global_pool": "map"} if f["pooled"] else {"global_pool": "avg", "fc_norm": False})}
+        if f["registers"]:
+            given |= {"reg_tokens": f["registers"], "no_embed_class": True}
+        if f["scaled"]:
+            given |= {"init_values": 1e-5}
+        return given | ({"act_layer": GELUS[f["gelu"]]} if f["gelu"] != "erf" else {})
 
     def hint(self):
         """Returns the call that makes a model for these weights."""
@@ -156,5 +179,5 @@ class Transformers(Vit):
         f = self.facts
         return {"image_size": f["size"], "patch_size": f["patch"], "hidden_size": f["width"], "num_hidden_layers": f["depth"],
                 "num_attention_heads": f["heads"], "intermediate_size": f["mlp"], "layer_norm_eps": f["epsilon"],
-                "hidden_act": "gelu_pytorch_tanh" if f["gelu"] == "tanh" else "gelu", "hidden_dropout_prob": 0.0,
+                "hidden_act": {"tanh": "gelu_pytorch_tanh", "quick": "quick_gelu"}.get(f["gelu"], "gelu"), "hidden_dropout_prob": 0.0,
                 "attention_probs_dropout_prob": 0.0, **({"num_labels": f["classes"]} if f["classes"] else {})}

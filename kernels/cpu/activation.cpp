@@ -14,6 +14,12 @@ float gelu(float x) { return 0.5f * x * (1 + std::erf(x * 0.70710678f)); }
 float gelu_slope(float x) {
   return 0.5f * (1 + std::erf(x * 0.70710678f)) + x * 0.39894228f * std::exp(-0.5f * x * x);
 }
+float sigmoid(float x) { return 1 / (1 + std::exp(-x)); }
+float quick(float x) { return x * sigmoid(1.702f * x); }
+float quick_slope(float x) {
+  const float s = sigmoid(1.702f * x);
+  return s + 1.702f * x * s * (1 - s);
+}
 
 // Calls f(element) with an element of the type that represents activations of `type`.
 template <class F>
@@ -36,6 +42,9 @@ void run_cpu(const ActivationForward& a, Queue& queue) {
           const float v = loops::to_float(x[i]);
           y[i] = loops::store_as<T>(v < 0 ? 0 : v);  // NaN stays
         }
+      } else if (a.kind == Activation::gelu_quick) {
+        for (int64_t i = begin; i < end; ++i)
+          y[i] = loops::store_as<T>(quick(loops::to_float(x[i])));
       } else {
         for (int64_t i = begin; i < end; ++i)
           y[i] = loops::store_as<T>(gelu(loops::to_float(x[i])));
@@ -53,6 +62,9 @@ void run_cpu(const ActivationBackward& a, Queue& queue) {
       if (a.kind == Activation::relu) {
         for (int64_t i = begin; i < end; ++i)
           dx[i] = loops::store_as<T>(loops::to_float(x[i]) > 0 ? loops::to_float(dy[i]) : 0);
+      } else if (a.kind == Activation::gelu_quick) {
+        for (int64_t i = begin; i < end; ++i)
+          dx[i] = loops::store_as<T>(loops::to_float(dy[i]) * quick_slope(loops::to_float(x[i])));
       } else {
         for (int64_t i = begin; i < end; ++i)
           dx[i] = loops::store_as<T>(loops::to_float(dy[i]) * gelu_slope(loops::to_float(x[i])));

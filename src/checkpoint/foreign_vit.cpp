@@ -9,152 +9,12 @@
 #include "base/text.hpp"
 #include "checkpoint/resample.hpp"
 #include "checkpoint/torch_names.hpp"
+#include "checkpoint/vit_families.hpp"
 
 namespace checkpoint {
 namespace {
 
 constexpr int64_t kMostPositions = (1 << 16) + 1;  // 256 x 256 patches and a class token
-
-// How numbers of a file become a tensor of ours. Matrices of PyTorch are [out, in], ours [in, out].
-enum class How {
-  same,     // in the same order, perhaps with another shape
-  turned,   // a matrix, transposed
-  patches,  // [out, channels, height, width] becomes [height, width, channels, out]
-  part,     // one of three parts of the rows
-  part_turned,
-  cls,        // the class token plus its position: ours has none
-  positions,  // without that of the class token
-};
-
-struct Rule {
-  const char *theirs, *ours;  // {} is the number of a block
-  How how = How::same;
-  int part = 0;
-};
-
-struct Family {
-  const char* name;
-  const char* mark;       // a tensor that each such ViT has once
-  const char* cls;        // the class token
-  const char* positions;  // [1, tokens, width]
-  // First parts of the names of the trunk's tensors. What has no rule among them is not in our ViT.
-  std::vector<std::string> parts;
-  std::vector<Rule> rules;  // class token and positions apart
-};
-
-#define TRAINER_BLOCK "Transformer/encoderblock_{}/"
-#define TRAINER_ATTENTION TRAINER_BLOCK "MultiHeadDotProductAttention_0/"
-
-Family timm() {
-  using enum How;
-  return {"timm",
-          "blocks.0.attn.qkv.weight",
-          "cls_token",
-          "pos_embed",
-          {"patch_embed", "blocks", "norm", "norm_pre", "fc_norm", "reg_token", "register_tokens",
-           "dist_token", "rope", "rel_pos_bias", "attn_pool", "pre_logits"},
-          {{"patch_embed.proj.weight", "embedding/kernel", patches},
-           {"patch_embed.proj.bias", "embedding/bias"},
-           {"blocks.{}.norm1.weight", TRAINER_BLOCK "LayerNorm_0/scale"},
-           {"blocks.{}.norm1.bias", TRAINER_BLOCK "LayerNorm_0/bias"},
-           {"blocks.{}.attn.qkv.weight", TRAINER_ATTENTION "query/kernel", part_turned, 0},
-           {"blocks.{}.attn.qkv.weight", TRAINER_ATTENTION "key/kernel", part_turned, 1},
-           {"blocks.{}.attn.qkv.weight", TRAINER_ATTENTION "value/kernel", part_turned, 2},
-           {"blocks.{}.attn.qkv.bias", TRAINER_ATTENTION "query/bias", part, 0},
-           {"blocks.{}.attn.qkv.bias", TRAINER_ATTENTION "key/bias", part, 1},
-           {"blocks.{}.attn.qkv.bias", TRAINER_ATTENTION "value/bias", part, 2},
-           {"blocks.{}.attn.proj.weight", TRAINER_ATTENTION "out/kernel", turned},
-           {"blocks.{}.attn.proj.bias", TRAINER_ATTENTION "out/bias"},
-           {"blocks.{}.norm2.weight", TRAINER_BLOCK "LayerNorm_1/scale"},
-           {"blocks.{}.norm2.bias", TRAINER_BLOCK "LayerNorm_1/bias"},
-           {"blocks.{}.mlp.fc1.weight", TRAINER_BLOCK "MlpBlock_0/Dense_0/kernel", turned},
-           {"blocks.{}.mlp.fc1.bias", TRAINER_BLOCK "MlpBlock_0/Dense_0/bias"},
-           {"blocks.{}.mlp.fc2.weight", TRAINER_BLOCK "MlpBlock_0/Dense_1/kernel", turned},
-           {"blocks.{}.mlp.fc2.bias", TRAINER_BLOCK "MlpBlock_0/Dense_1/bias"},
-           {"norm.weight", "Transformer/encoder_norm/scale"},
-           {"norm.bias", "Transformer/encoder_norm/bias"},
-           {"head.weight", "/head/kernel", turned},
-           {"head.bias", "/head/bias"}}};
-}
-
-Family transformers() {
-  using enum How;
-  return {
-      "transformers",
-      "encoder.layer.0.attention.attention.query.weight",
-      "embeddings.cls_token",
-      "embeddings.position_embeddings",
-      {"embeddings", "encoder", "layernorm"},
-      {{"embeddings.patch_embeddings.projection.weight", "embedding/kernel", patches},
-       {"embeddings.patch_embeddings.projection.bias", "embedding/bias"},
-       {"encoder.layer.{}.layernorm_before.weight", TRAINER_BLOCK "LayerNorm_0/scale"},
-       {"encoder.layer.{}.layernorm_before.bias", TRAINER_BLOCK "LayerNorm_0/bias"},
-       {"encoder.layer.{}.attention.attention.query.weight", TRAINER_ATTENTION "query/kernel",
-        turned},
-       {"encoder.layer.{}.attention.attention.query.bias", TRAINER_ATTENTION "query/bias"},
-       {"encoder.layer.{}.attention.attention.key.weight", TRAINER_ATTENTION "key/kernel", turned},
-       {"encoder.layer.{}.attention.attention.key.bias", TRAINER_ATTENTION "key/bias"},
-       {"encoder.layer.{}.attention.attention.value.weight", TRAINER_ATTENTION "value/kernel",
-        turned},
-       {"encoder.layer.{}.attention.attention.value.bias", TRAINER_ATTENTION "value/bias"},
-       {"encoder.layer.{}.attention.output.dense.weight", TRAINER_ATTENTION "out/kernel", turned},
-       {"encoder.layer.{}.attention.output.dense.bias", TRAINER_ATTENTION "out/bias"},
-       {"encoder.layer.{}.layernorm_after.weight", TRAINER_BLOCK "LayerNorm_1/scale"},
-       {"encoder.layer.{}.layernorm_after.bias", TRAINER_BLOCK "LayerNorm_1/bias"},
-       {"encoder.layer.{}.intermediate.dense.weight", TRAINER_BLOCK "MlpBlock_0/Dense_0/kernel",
-        turned},
-       {"encoder.layer.{}.intermediate.dense.bias", TRAINER_BLOCK "MlpBlock_0/Dense_0/bias"},
-       {"encoder.layer.{}.output.dense.weight", TRAINER_BLOCK "MlpBlock_0/Dense_1/kernel", turned},
-       {"encoder.layer.{}.output.dense.bias", TRAINER_BLOCK "MlpBlock_0/Dense_1/bias"},
-       {"layernorm.weight", "Transformer/encoder_norm/scale"},
-       {"layernorm.bias", "Transformer/encoder_norm/bias"}}};
-}
-
-Family torchvision() {
-  using enum How;
-  return {"torchvision",
-          "encoder.layers.encoder_layer_0.self_attention.in_proj_weight",
-          "class_token",
-          "encoder.pos_embedding",
-          {"conv_proj", "encoder"},
-          {{"conv_proj.weight", "embedding/kernel", patches},
-           {"conv_proj.bias", "embedding/bias"},
-           {"encoder.layers.encoder_layer_{}.ln_1.weight", TRAINER_BLOCK "LayerNorm_0/scale"},
-           {"encoder.layers.encoder_layer_{}.ln_1.bias", TRAINER_BLOCK "LayerNorm_0/bias"},
-           {"encoder.layers.encoder_layer_{}.self_attention.in_proj_weight",
-            TRAINER_ATTENTION "query/kernel", part_turned, 0},
-           {"encoder.layers.encoder_layer_{}.self_attention.in_proj_weight",
-            TRAINER_ATTENTION "key/kernel", part_turned, 1},
-           {"encoder.layers.encoder_layer_{}.self_attention.in_proj_weight",
-            TRAINER_ATTENTION "value/kernel", part_turned, 2},
-           {"encoder.layers.encoder_layer_{}.self_attention.in_proj_bias",
-            TRAINER_ATTENTION "query/bias", part, 0},
-           {"encoder.layers.encoder_layer_{}.self_attention.in_proj_bias",
-            TRAINER_ATTENTION "key/bias", part, 1},
-           {"encoder.layers.encoder_layer_{}.self_attention.in_proj_bias",
-            TRAINER_ATTENTION "value/bias", part, 2},
-           {"encoder.layers.encoder_layer_{}.self_attention.out_proj.weight",
-            TRAINER_ATTENTION "out/kernel", turned},
-           {"encoder.layers.encoder_layer_{}.self_attention.out_proj.bias",
-            TRAINER_ATTENTION "out/bias"},
-           {"encoder.layers.encoder_layer_{}.ln_2.weight", TRAINER_BLOCK "LayerNorm_1/scale"},
-           {"encoder.layers.encoder_layer_{}.ln_2.bias", TRAINER_BLOCK "LayerNorm_1/bias"},
-           {"encoder.layers.encoder_layer_{}.mlp.0.weight",
-            TRAINER_BLOCK "MlpBlock_0/Dense_0/kernel", turned},
-           {"encoder.layers.encoder_layer_{}.mlp.0.bias", TRAINER_BLOCK "MlpBlock_0/Dense_0/bias"},
-           {"encoder.layers.encoder_layer_{}.mlp.3.weight",
-            TRAINER_BLOCK "MlpBlock_0/Dense_1/kernel", turned},
-           {"encoder.layers.encoder_layer_{}.mlp.3.bias", TRAINER_BLOCK "MlpBlock_0/Dense_1/bias"},
-           {"encoder.ln.weight", "Transformer/encoder_norm/scale"},
-           {"encoder.ln.bias", "Transformer/encoder_norm/bias"},
-           {"heads.head.weight", "/head/kernel", turned},
-           {"heads.head.bias", "/head/bias"}}};
-}
-
-const std::vector<Family>& families() {
-  static const std::vector<Family> all = {timm(), transformers(), torchvision()};
-  return all;
-}
 
 // Returns the number of a block if `name` is `pattern` with a number in the place of {}; "" if it
 // is the pattern itself; nothing if it is neither.
@@ -172,9 +32,13 @@ std::optional<std::string> block_of(const std::string& name, const std::string& 
 
 class TranslatedVit : public WeightFile {
  public:
-  TranslatedVit(std::unique_ptr<WeightFile> file, const Family& family, const std::string& prefix,
-                const models::VitFacts& vit)
-      : WeightFile(file->path()), file_(std::move(file)), vit_(vit) {
+  TranslatedVit(std::unique_ptr<WeightFile> file, const VitFamily& family,
+                const std::string& prefix, const models::VitFacts& vit)
+      : WeightFile(file->path()),
+        file_(std::move(file)),
+        family_(family.name),
+        prefix_(prefix),
+        vit_(vit) {
     const std::vector<FileTensor>& all = file_->tensors();
     std::vector<Target> found;
     std::optional<size_t> cls, positions;
@@ -189,7 +53,7 @@ class TranslatedVit : public WeightFile {
         positions = i;
       } else if (!below || !numbers || !apply(family, rest, i, found)) {
         const bool trunk =
-            below &&
+            below && std::ranges::find(family.unread, rest) == family.unread.end() &&
             std::ranges::find(family.parts, rest.substr(0, rest.find('.'))) != family.parts.end();
         found.push_back({.tensor = all[i], .sources = {i}});
         if (all[i].type) found.back().tensor.type = device::DType::f32;  // as seek() leaves them
@@ -197,6 +61,7 @@ class TranslatedVit : public WeightFile {
       }
     }
     add_tokens(cls, positions, found);
+    add_stem_bias(found);
     std::ranges::stable_sort(found, [](const Target& a, const Target& b) {
       return std::ranges::max(a.sources) < std::ranges::max(b.sources);
     });
@@ -207,17 +72,19 @@ class TranslatedVit : public WeightFile {
     }
   }
   std::string translated_root() const override { return vit_.root; }
+  std::string family() const override { return family_; }
+  std::string prefix() const override { return prefix_; }
 
  private:
   struct Target {
     FileTensor tensor;
     std::vector<size_t> sources;  // tensors of the file
     How how = How::same;
-    int part = 0;
+    int part = 0;  // of these equal ones
   };
 
   // Adds what becomes of tensor i. Returns false if no rule has its name and shape.
-  bool apply(const Family& family, const std::string& name, size_t i,
+  bool apply(const VitFamily& family, const std::string& name, size_t i,
              std::vector<Target>& found) const {
     const FileTensor& from = file_->tensors()[i];
     bool any = false;
@@ -228,7 +95,7 @@ class TranslatedVit : public WeightFile {
       if (const size_t at = path.find("{}"); at != path.npos) path.replace(at, 2, *block);
       // A slash in front: a part of the model beside the trunk.
       path = path[0] == '/' ? path.substr(1) : vit_.root + path;
-      std::vector<int64_t> shape = shape_of(from.shape, rule.how, path);
+      std::vector<int64_t> shape = shape_of(from.shape, rule, path);
       if (shape.empty()) return false;
       found.push_back(
           {.tensor = named(from, path, shape), .sources = {i}, .how = rule.how, .part = rule.part});
@@ -238,11 +105,13 @@ class TranslatedVit : public WeightFile {
   }
 
   // Returns our shape of a tensor, or nothing if the file's shape does not allow it.
-  std::vector<int64_t> shape_of(std::vector<int64_t> s, How how, const std::string& path) const {
+  std::vector<int64_t> shape_of(std::vector<int64_t> s, const Rule& rule,
+                                const std::string& path) const {
+    const How how = rule.how;
     if (s.empty()) return {};
     if (how == How::part || how == How::part_turned) {
-      if (s[0] % 3) return {};
-      s[0] /= 3;
+      if (s[0] % rule.parts) return {};
+      s[0] /= rule.parts;
     }
     if (how == How::patches) return s.size() == 4 ? std::vector{s[2], s[3], s[1], s[0]} : s;
     if (how == How::turned || how == How::part_turned) {
@@ -271,12 +140,13 @@ class TranslatedVit : public WeightFile {
     const std::vector<FileTensor>& all = file_->tensors();
     bool first = false;
     if (positions) {
-      const std::vector<int64_t>& s = all[*positions].shape;
+      std::vector<int64_t> s = all[*positions].shape;
+      if (s.size() == 2) s.insert(s.begin(), 1);
       const bool table =
           s.size() == 3 && s[0] == 1 && s[1] > 1 && s[1] <= kMostPositions && s[2] > 0;
       // Fixed tables of ours have no parameter, so a plan refuses the file's.
       const bool ours = table && vit_.learned_positions;
-      first = ours && cls && all[*cls].shape == std::vector<int64_t>{1, 1, s[2]} &&
+      first = ours && cls && is_token(all[*cls].shape, s[2]) &&
               (s[1] == vit_.patches + 1 || (s[1] != vit_.patches && grid_side(s[1]) < 0));
       Target t{.tensor = all[*positions], .sources = {*positions}};
       if (first) t.how = How::positions;
@@ -287,6 +157,7 @@ class TranslatedVit : public WeightFile {
     if (!cls) return;
     Target t{.tensor = named(all[*cls], all[*cls].name, all[*cls].shape), .sources = {*cls}};
     if (vit_.class_token) {
+      if (t.tensor.shape.size() == 1) t.tensor.shape = {1, 1, t.tensor.shape[0]};
       t.tensor.name = vit_.root + "cls";
       if (first) t.sources.push_back(*positions);
       t.how = How::cls;
@@ -297,6 +168,28 @@ class TranslatedVit : public WeightFile {
           path());
     }
     found.push_back(std::move(t));
+  }
+
+  static bool is_token(const std::vector<int64_t>& shape, int64_t width) {
+    return shape == std::vector{width} || shape == std::vector<int64_t>{1, 1, width};
+  }
+
+  // ViTs with a norm in front of their blocks have no bias of the patches. Ours gets zeros.
+  void add_stem_bias(std::vector<Target>& found) const {
+    const Target* kernel = nullptr;
+    bool bias = false, norm = false;
+    for (const Target& t : found) {
+      if (t.tensor.name == vit_.root + "embedding/kernel") kernel = &t;
+      bias |= t.tensor.name == vit_.root + "embedding/bias";
+      norm |= t.tensor.name == vit_.root + "pre_norm/scale";
+    }
+    if (!kernel || bias || !norm || kernel->tensor.shape.size() != 4) return;
+    found.push_back({.tensor = {vit_.root + "embedding/bias",
+                                {kernel->tensor.shape[3]},
+                                device::DType::f32,
+                                "zeros, as the file has none: "},
+                     .sources = kernel->sources,
+                     .how = How::zeros});
   }
 
   // Returns the numbers of a tensor of the file. Files are read in their order. So tensors that are
@@ -324,11 +217,13 @@ class TranslatedVit : public WeightFile {
     taken_ = 0;
     values_.resize(size_t(tensors()[tensor].count()));
     const size_t n = values_.size(), begin = size_t(t.part) * n;
-    if (t.how == How::same || t.how == How::part) {
+    if (t.how == How::zeros) {
+      std::ranges::fill(values_, 0.0f);
+    } else if (t.how == How::same || t.how == How::part) {
       std::copy_n(from.begin() + std::ptrdiff_t(t.how == How::part ? begin : 0), n,
                   values_.begin());
     } else if (t.how == How::positions) {
-      std::copy_n(from.begin() + s[2], n, values_.begin());
+      std::copy_n(from.begin() + s.back(), n, values_.begin());
     } else if (t.how == How::cls) {
       values_ = from;
       if (t.sources.size() > 1)
@@ -352,6 +247,7 @@ class TranslatedVit : public WeightFile {
   }
 
   std::unique_ptr<WeightFile> file_;
+  const std::string family_, prefix_;
   const models::VitFacts vit_;
   std::vector<Target> targets_;  // by tensor
   std::set<size_t> early_;       // tensors of the file that are kept for later targets
@@ -361,15 +257,43 @@ class TranslatedVit : public WeightFile {
   int64_t taken_ = 0;          // bytes
 };
 
+// Warns if no program that has such ViTs computes GELU as the model does.
+void compare_gelu(const WeightFile& file, const models::VitFacts& vit) {
+  const std::vector<std::string> theirs = usual_gelu(file, vit.root);
+  if (vit.gelu.empty() || std::ranges::find(theirs, vit.gelu) != theirs.end()) return;
+  const std::string& first = theirs.front();
+  base::log::warning(
+      "{} holds a ViT with the names of {}, which computes GELU {}, and this model has gelu = "
+      "\"{}\": gelu = \"{}\" beside the keys of the ViT gives the same features",
+      file.path(), file.family(),
+      first == "quick"  ? "by a sigmoid if it is OpenAI's, else exactly"
+      : first == "tanh" ? "by tanh"
+                        : "exactly",
+      vit.gelu, fmt::join(theirs, "\" or \""));
+}
+
 }  // namespace
+
+std::vector<std::string> usual_gelu(const WeightFile& file, const std::string& root) {
+  auto has = [&](const char* path) {
+    return std::ranges::any_of(file.tensors(),
+                               [&](const FileTensor& t) { return t.name == root + path; });
+  };
+  if (has("pre_norm/scale")) return {"quick", "erf"};
+  // Small towers of SigLIP have the exact function in timm.
+  if (has("MAPHead_0/probe") && !has("cls")) return {"tanh", "erf"};
+  return {"erf"};
+}
 
 std::unique_ptr<WeightFile> translated_vit(std::unique_ptr<WeightFile> file,
                                            const models::VitFacts& vit,
-                                           std::map<std::string, std::string>& map) {
+                                           std::map<std::string, std::string>& map,
+                                           const std::string& wanted_family) {
   const std::string root = vit.root.substr(0, vit.root.size() - 1);
-  const Family* family = nullptr;
+  const VitFamily* family = nullptr;
   std::string prefix;
-  for (const Family& one : families()) {
+  for (const VitFamily& one : vit_families()) {
+    if (wanted_family != kAnyFamily && wanted_family != one.key) continue;
     std::optional<std::string> found;
     if (map.empty()) {
       found = trunk_prefix(*file, one.mark, "ViTs", vit.root);
@@ -384,21 +308,21 @@ std::unique_ptr<WeightFile> translated_vit(std::unique_ptr<WeightFile> file,
     if (family)
       base::fail(base::Exit::checkpoint,
                  "init.from: {} holds ViTs with the names of {} and of {}; choose one: init.map = "
-                 "{{ {} = {} }}",
+                 "{{ {} = {} }}, or init.family = \"{}\"",
                  file->path(), family->name, one.name, root,
-                 base::quoted(found->substr(0, found->empty() ? 0 : found->size() - 1), 200));
+                 base::quoted(found->substr(0, found->empty() ? 0 : found->size() - 1), 200),
+                 one.key);
     family = &one;
     prefix = *found;
   }
+  if (!family && wanted_family != kAnyFamily && wanted_family != kOwnNames)
+    base::fail(base::Exit::checkpoint, "init.family = \"{}\": {} holds no ViT with such names",
+               wanted_family, file->path());
   if (!family) return file;
   map.clear();
-  if (!vit.exact_gelu)
-    base::log::warning(
-        "{} holds a ViT with the names of {}, which computes GELU exactly, and this "
-        "model "
-        "approximates it: gelu = \"erf\" beside the keys of the ViT gives the same features",
-        file->path(), family->name);
-  return std::make_unique<TranslatedVit>(std::move(file), *family, prefix, vit);
+  auto translated = std::make_unique<TranslatedVit>(std::move(file), *family, prefix, vit);
+  compare_gelu(*translated, vit);
+  return translated;
 }
 
 }  // namespace checkpoint

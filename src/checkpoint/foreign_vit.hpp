@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "checkpoint/init_options.hpp"
 #include "checkpoint/weight_file.hpp"
 #include "models/trunk_weights.hpp"
 
@@ -13,13 +14,19 @@ namespace checkpoint {
 
 // Returns a file whose tensors have the paths and shapes of our ViT if `file` holds a ViT of a
 // known family below any prefix; otherwise returns `file`. Families: timm (also DINO, MAE, DeiT,
-// MoCo v3), transformers' ViT, torchvision's. Tensors of the trunk that ours lacks keep the file's
-// name, below the trunk's root, so that a plan refuses them. Tensors beside the trunk keep their
-// names. map: init.map. If its only entry names the prefix of such a trunk, that trunk is taken and
-// the entry is removed; with other entries `file` is returned. Warns if the family's GELU is not
-// the model's.
+// MoCo v3, CLIP, SigLIP), transformers' ViT and DINOv2, its CLIP and SigLIP, torchvision's,
+// open_clip's. Tensors of the trunk that ours lacks keep the file's name, below the trunk's root,
+// so that a plan refuses them. Tensors beside the trunk keep their names. map: init.map. If its
+// only entry names the prefix of such a trunk, that trunk is taken and the entry is removed; with
+// other entries `file` is returned. family: init.family. Warns if the family's GELU is not
+// vit.gelu.
 std::unique_ptr<WeightFile> translated_vit(std::unique_ptr<WeightFile> file,
                                            const models::VitFacts& vit,
-                                           std::map<std::string, std::string>& map);
+                                           std::map<std::string, std::string>& map,
+                                           const std::string& family = kAnyFamily);
+
+// Returns the values of gelu with which such a translated ViT may have been trained, the usual one
+// first.
+std::vector<std::string> usual_gelu(const WeightFile& file, const std::string& root);
 
 }  // namespace checkpoint

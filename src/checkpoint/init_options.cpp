@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/init_options.hpp"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
 
 #include "base/pattern.hpp"
+#include "checkpoint/vit_families.hpp"
 
 namespace checkpoint {
 
@@ -26,6 +29,16 @@ void InitOptions::bind(config::Table& t) {
           if (std::string problem = base::pattern_problem(pattern); !problem.empty())
             return fmt::format("\"{:.80}\": {}", pattern, problem);
         return "";
+      });
+  std::vector<std::string> families = {kAnyFamily, kOwnNames};
+  for (const VitFamily& one : vit_families()) families.push_back(one.key);
+  t.key("family", family,
+        fmt::format("whose names the tensors of a ViT have: {}. auto: recognised; own: this "
+                    "program's or big_vision's",
+                    fmt::join(families, ", ")))
+      .check([this, families]() -> std::string {
+        if (std::ranges::find(families, family) != families.end()) return "";
+        return fmt::format("is \"{:.80}\"; it may be {}", family, fmt::join(families, ", "));
       });
   t.key("map", map,
         "{ \"encoder\" = \"params/img\" }: our prefix = the prefix in the file; the longest match "

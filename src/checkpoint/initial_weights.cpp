@@ -115,6 +115,14 @@ std::string summary_of(const InitPlan& plan, const std::vector<Wanted>& wanted) 
       plan.missing.size(), plan.unmapped.size(), plan.unused.size());
 }
 
+// Returns what was recognised, if the names are another program's.
+std::string names_of(const WeightFile& file) {
+  if (file.family().empty()) return "";
+  const std::string& prefix = file.prefix();
+  return fmt::format("; names of {}{}", file.family(),
+                     prefix.empty() ? "" : fmt::format(" below {}", prefix));
+}
+
 }  // namespace
 
 InitReport load_initial_weights(comm::Comm& comm, const InitOptions& options, const State& target,
@@ -136,7 +144,8 @@ InitReport load_initial_weights(comm::Comm& comm, const InitOptions& options, co
   Json plan = Json::from_cbor(comm::on_first(comm, [&] {
     InitOptions chosen = options;
     reader.file = open_weights(options.from);
-    if (trunk.vit) reader.file = translated_vit(std::move(reader.file), *trunk.vit, chosen.map);
+    if (trunk.vit)
+      reader.file = translated_vit(std::move(reader.file), *trunk.vit, chosen.map, options.family);
     reader.plan = plan_init(wanted, *reader.file, chosen, trunk, use);
     Json loads = Json::array(), whole = Json::array();
     for (const InitPlan::Load& l : reader.plan.loads) {
@@ -146,7 +155,7 @@ InitReport load_initial_weights(comm::Comm& comm, const InitOptions& options, co
     std::string bytes;
     Json::to_cbor({{"loads", loads},
                    {"whole", whole},
-                   {"summary", summary_of(reader.plan, wanted)},
+                   {"summary", summary_of(reader.plan, wanted) + names_of(*reader.file)},
                    {"lines", report_lines(reader.plan, wanted, *reader.file)}},
                   bytes);
     return bytes;

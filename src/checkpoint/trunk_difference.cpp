@@ -14,11 +14,15 @@ std::string trunk_difference(const models::TensorShapes& file, const std::vector
   if (!theirs || !ours || theirs->text == ours->text) return "";
   size_t i = 0;
   while (i + 1 < ours->numbers.size() && ours->numbers[i].value == theirs->numbers[i].value) ++i;
+  std::string key = "model.trunk";
+  if (!ours->numbers.empty()) {
+    const models::TrunkForm::Number& n = ours->numbers[i];
+    const bool known = n.value != models::TrunkForm::kAnyValue;
+    key = known ? fmt::format("{} = {}", n.key, n.value) : n.key;
+  }
   return fmt::format(
       "{}: the file holds {}, this model has {}: make model.trunk the same, or take another file",
-      ours->numbers.empty() ? "model.trunk"
-                            : fmt::format("{} = {}", ours->numbers[i].key, ours->numbers[i].value),
-      theirs->text, ours->text);
+      key, theirs->text, ours->text);
 }
 
 }  // namespace checkpoint

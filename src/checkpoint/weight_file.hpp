@@ -36,6 +36,9 @@ class WeightFile {
   // Returns the root of a trunk's paths if another program's names were translated to ours:
   // "encoder/". Returns "" if the names are the file's own.
   virtual std::string translated_root() const { return ""; }
+  // Then: that program, for people, and what stood in front of the trunk's names.
+  virtual std::string family() const { return ""; }
+  virtual std::string prefix() const { return ""; }
   // In file order.
   const std::vector<FileTensor>& tensors() const { return tensors_; }
   // Moves to the first element of a tensor, which must have a type. Indices must increase from call

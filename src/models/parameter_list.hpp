@@ -79,6 +79,9 @@ class ParameterList {
     if (bias) n.bias = add(path + "/bias", {width}, zeros());
     return n;
   }
+  nn::LayerScale layer_scale(const std::string& path, int64_t width, double value) {
+    return {.scale = add(path + "/scale", {width}, constant(value)), .width = width};
+  }
   // Adds a layer norm with torch's names.
   nn::LayerNorm torch_layer_norm(const std::string& path, int64_t width) {
     nn::LayerNorm n{.width = width};

@@ -22,11 +22,11 @@ struct ImageGroup {
   int64_t height = 0, width = 0;
 };
 
-// The tokens of an image: a grid in rows, and perhaps a class token in front of it.
+// The tokens of an image: a grid in rows, and perhaps a class token and others in front of it.
 struct TokenGrid {
   int64_t height = 0, width = 0;
-  bool class_token = false;
-  int64_t count() const { return height * width + class_token; }
+  int64_t front = 0;
+  int64_t count() const { return front + height * width; }
 };
 
 // The tokens of all images of a pass, or their gradient.

@@ -14,6 +14,7 @@ using TensorShapes = std::map<std::string, std::vector<int64_t>>;  // by our pat
 
 // The form of a trunk, read off the shapes of tensors: a file and a model are compared as a whole.
 struct TrunkForm {
+  static constexpr int64_t kAnyValue = -1;  // tensors do not tell the key's value, but it is not 0
   struct Number {
     const char *key, *what;  // "model.trunk.depth", "depth"
     int64_t value;
@@ -38,7 +39,7 @@ struct VitFacts {
   int64_t heads = 1, patches = 0;
   bool class_token = false;
   bool learned_positions = true;
-  bool exact_gelu = false;  // model.trunk.gelu = "erf"
+  std::string gelu{};  // the value of model.trunk.gelu
 };
 
 struct TrunkWeights {

@@ -39,6 +39,8 @@ struct Mode {
   const char* images_from = nullptr;
   const char* own_deck = nullptr;  // the text of the deck if none is given; null: a deck is needed
   bool prints_json = false;        // takes --json
+  // The deck's place holds a file of weights; the mode runs with its own deck.
+  bool reads_weights = false;
 };
 
 const base::Registry<Mode>& registry();

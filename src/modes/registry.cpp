@@ -14,6 +14,7 @@ namespace modes {
   ROW(plan)        \
   ROW(show)        \
   ROW(index)       \
+  ROW(weights)     \
   ROW(selftest)
 
 REGISTRY(registry, Mode, "mode", MODES)

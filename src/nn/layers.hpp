@@ -128,16 +128,26 @@ struct LayerNorm {
   }
 };
 
+// The end of a residual branch: y = residual + scale * x, with one trained factor for each channel.
+struct LayerScale {
+  int scale = -1;
+  int64_t width = 0;
+  // y may be residual.
+  void forward(Context& ctx, View x, Rows rows, View residual, View y) const;
+  // dx, of x's type, becomes the gradient of x. That of the residual is dy.
+  void backward(Context& ctx, View dy, View x, Rows rows, View dx) const;
+};
+
 // Dropout of a whole tensor with `per_example` elements an example. `name` and `layer` choose the
 // random numbers.
 void dropout(Context& ctx, View y, View x, float rate, const char* name, int layer,
              int64_t per_example);
 
-enum class Gelu { tanh, erf };  // kernels/gelu.hpp, kernels/activation.hpp
+enum class Gelu { tanh, erf, quick };  // kernels/gelu.hpp, kernels/activation.hpp
 
 struct Mlp {
   Linear hidden, output;
-  Gelu gelu = Gelu::tanh;  // this form is computed together with the products
+  Gelu gelu = Gelu::tanh;  // only this form is computed together with the products
   float dropout_rate = 0;  // between GELU and the second product
   const char* dropout_name = "";
   int layer = 0;
@@ -168,7 +178,7 @@ struct Mlp {
  private:
   bool drops(const Context& ctx) const { return ctx.train && dropout_rate > 0; }
   // True if something comes between the two products that they cannot do themselves.
-  bool between_products(const Context& ctx) const { return drops(ctx) || gelu == Gelu::erf; }
+  bool between_products(const Context& ctx) const { return drops(ctx) || gelu != Gelu::tanh; }
   // Applies dropout to the hidden layer h in place. All rows of an example must be present.
   void drop(Context& ctx, View h, Rows rows) const;
 };

@@ -4,6 +4,13 @@
 #include "nn/layers.hpp"
 
 namespace nn {
+namespace {
+
+kernels::Activation kind_of(Gelu gelu) {
+  return gelu == Gelu::erf ? kernels::Activation::gelu_erf : kernels::Activation::gelu_quick;
+}
+
+}  // namespace
 
 void dropout(Context& ctx, View y, View x, float rate, const char* name, int layer,
              int64_t per_example) {
@@ -21,7 +28,7 @@ void Mlp::drop(Context& ctx, View h, Rows rows) const {
 }
 
 void Mlp::forward_hidden(Context& ctx, View x, Rows rows, const Saved& saved) const {
-  if (gelu == Gelu::erf) {
+  if (gelu != Gelu::tanh) {
     hidden.forward(ctx, x, rows, saved.before_gelu);
     return activate(ctx, rows, saved);
   }
@@ -43,9 +50,9 @@ void Mlp::forward(Context& ctx, View x, Rows rows, const Saved& saved, View y,
 }
 
 void Mlp::activate(Context& ctx, Rows rows, const Saved& saved) const {
-  if (gelu == Gelu::erf)
+  if (gelu != Gelu::tanh)
     ctx.run(kernels::ActivationForward{
-        .y = saved.after_gelu, .x = saved.before_gelu, .kind = kernels::Activation::gelu_erf});
+        .y = saved.after_gelu, .x = saved.before_gelu, .kind = kind_of(gelu)});
   else
     ctx.run(kernels::GeluForward{.y = saved.after_gelu, .x = saved.before_gelu});
   drop(ctx, saved.after_gelu, rows);
@@ -57,16 +64,16 @@ void Mlp::backward(Context& ctx, const StreamGradient& dy, View x, Rows rows, co
   View dh = ctx.make_activation(false, rows.count * hidden.out), d = dy.operand(ctx);
   auto output_product = [&](int64_t j) {
     return output.input_product(ctx, d, rows, j, dh, Write::overwrite,
-                                gelu == Gelu::erf ? View{} : saved.before_gelu);
+                                gelu != Gelu::tanh ? View{} : saved.before_gelu);
   };
   auto hidden_product = [&](int64_t j) {
     return hidden.input_product(ctx, dh, rows, j, dx, Write::overwrite);
   };
   if (between_products(ctx)) {  // the mask may follow the derivative, because both are factors
     for (int64_t j = 0; j < ctx.slices; ++j) ctx.run(output_product(j));
-    if (gelu == Gelu::erf)
+    if (gelu != Gelu::tanh)
       ctx.run(kernels::ActivationBackward{
-          .dx = dh, .dy = dh, .x = saved.before_gelu, .kind = kernels::Activation::gelu_erf});
+          .dx = dh, .dy = dh, .x = saved.before_gelu, .kind = kind_of(gelu)});
     drop(ctx, dh, rows);
     for (int64_t j = 0; j < ctx.slices; ++j) ctx.run(hidden_product(j));
   } else {

@@ -1,12 +1,14 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes small ViTs with timm, transformers and torchvision, and records their features:   tests/data/make_vits.py FOLDER
+"""Makes small ViTs with timm, transformers, torchvision and open_clip, and records their features:   tests/data/make_vits.py FOLDER
 
-The recorded files were made with PyTorch 1.13, timm 1.0.31, transformers 4.30.2 and torchvision 0.14.1.
+The recorded files were made with PyTorch 1.13, timm 1.0.31, transformers 4.48.0, torchvision 0.14.1 and open_clip 3.3.0.
 """
+import functools
 import sys
 
 import numpy as np
+import open_clip
 import safetensors.torch
 import timm.models.vision_transformer
 import torch
@@ -14,40 +16,82 @@ import torchvision
 import transformers
 
 folder = sys.argv[1]
-torch.manual_seed(1)
+torch.manual_seed(0)
 images = np.random.default_rng(1).integers(0, 256, (4, 32, 32, 3), dtype=np.uint8)
 x = torch.from_numpy(images).permute(0, 3, 1, 2).float() / 127.5 - 1
-
-
-def shake(model):
-    """Adds noise to all parameters, because many begin as 0 or 1."""
-    with torch.no_grad():
-        for p in model.parameters():
-            p.add_(0.3 * torch.randn_like(p))
-    return model.eval()
-
-
 found = {"images": images}
+FORM = {"image_size": 32, "patch_size": 8, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+
+
+def shaken(model, seed):
+    """Adds noise to all parameters, because many begin as 0 or 1. They become numbers of f16, so that files are small."""
+    torch.manual_seed(seed)
+    for p in model.parameters():
+        p.add_(0.3 * torch.randn_like(p))
+    return model.half().float().eval()
+
+
+def save(model, name):
+    tensors = {key: value.half() for key, value in model.state_dict().items() if value.is_floating_point()}
+    safetensors.torch.save_file(tensors, f"{folder}/{name}.safetensors")
+
+
+def timm_vit(name, seed, **options):
+    vit = shaken(timm.models.vision_transformer.VisionTransformer(
+        img_size=32, patch_size=8, embed_dim=16, depth=2, num_heads=2, **{"num_classes": 0, **options}), seed)
+    found[name + "/encoded"] = vit.forward_features(x)
+    found[name + "/pre_logits"] = vit.forward_head(vit.forward_features(x), pre_logits=True)
+    return vit
+
+
+def transformers_vit(name, seed, vit, pooled=lambda out: out.last_hidden_state[:, 0]):
+    vit = shaken(vit, seed)
+    out = vit(x)
+    found[name + "/encoded"] = out.last_hidden_state
+    found[name + "/pre_logits"] = pooled(out)
+    return vit
+
+
 with torch.no_grad():
-    vit = shake(timm.models.vision_transformer.VisionTransformer(
-        img_size=32, patch_size=8, embed_dim=16, depth=2, num_heads=2, num_classes=3))
-    found["timm/encoded"] = vit.forward_features(x)
-    found["timm/pre_logits"] = vit.forward_head(vit.forward_features(x), pre_logits=True)
-    found["timm/logits"] = vit(x)
-    safetensors.torch.save_file(vit.state_dict(), folder + "/timm.safetensors")
+    safetensors.torch.save_file(timm_vit("timm", 1, num_classes=3).state_dict(), folder + "/timm.safetensors")
+    torch.save(transformers_vit("transformers", 2, transformers.ViTModel(
+        transformers.ViTConfig(initializer_range=0.2, **FORM), add_pooling_layer=False)).state_dict(), folder + "/transformers.bin")
 
-    vit = shake(transformers.ViTModel(transformers.ViTConfig(
-        image_size=32, patch_size=8, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
-        initializer_range=0.2), add_pooling_layer=False))
-    found["transformers/encoded"] = vit(x).last_hidden_state
-    found["transformers/pre_logits"] = vit(x).last_hidden_state[:, 0]
-    torch.save(vit.state_dict(), folder + "/transformers.bin")
-
-    vit = shake(torchvision.models.vision_transformer.VisionTransformer(
-        image_size=32, patch_size=8, num_layers=2, num_heads=2, hidden_dim=16, mlp_dim=64, num_classes=3))
+    vit = shaken(torchvision.models.vision_transformer.VisionTransformer(
+        image_size=32, patch_size=8, num_layers=2, num_heads=2, hidden_dim=16, mlp_dim=64, num_classes=3), 3)
     tokens = vit.encoder(torch.cat([vit.class_token.expand(4, -1, -1), vit._process_input(x)], 1))
     found["torchvision/encoded"] = tokens
     found["torchvision/pre_logits"] = tokens[:, 0]
-    found["torchvision/logits"] = vit(x)
     torch.save({"model": vit.state_dict(), "epoch": 1}, folder + "/torchvision.pth")
-np.savez(folder + "/features.npz", **{name: np.asarray(value) for name, value in found.items()})
+
+    save(timm_vit("timm_dinov2", 4, init_values=1e-5), "timm_dinov2")
+    save(timm_vit("timm_dinov2_reg", 5, init_values=1e-5, reg_tokens=3, no_embed_class=True), "timm_dinov2_reg")
+    form = {**FORM, "mlp_ratio": 4, "initializer_range": 0.2}
+    save(transformers_vit("transformers_dinov2", 6, transformers.Dinov2Model(transformers.Dinov2Config(**form))),
+         "transformers_dinov2")
+    save(transformers_vit("transformers_dinov2_reg", 7, transformers.Dinov2WithRegistersModel(
+        transformers.Dinov2WithRegistersConfig(num_register_tokens=3, **form))), "transformers_dinov2_reg")
+
+    # Towers of CLIP and SigLIP. Those of transformers and open_clip normalise the vector, or the tokens, behind the blocks.
+    save(timm_vit("timm_clip", 8, pre_norm=True, norm_layer=functools.partial(torch.nn.LayerNorm, eps=1e-5), act_layer="quick_gelu"),
+         "timm_clip")
+    save(timm_vit("timm_siglip", 9, class_token=False, global_pool="map", act_layer="gelu_tanh"), "timm_siglip")
+    clip = shaken(transformers.CLIPModel(transformers.CLIPConfig(
+        text_config={"vocab_size": 5, "hidden_size": 2, "intermediate_size": 2, "num_hidden_layers": 1, "num_attention_heads": 1,
+                     "max_position_embeddings": 3},
+        vision_config={**FORM, "initializer_factor": 9}, projection_dim=3)), 10)
+    out = clip.vision_model(x)
+    found["transformers_clip/encoded"] = clip.vision_model.post_layernorm(out.last_hidden_state)
+    found["transformers_clip/pre_logits"] = out.pooler_output
+    save(clip, "transformers_clip")
+    save(transformers_vit("transformers_siglip", 11, transformers.SiglipVisionModel(transformers.SiglipVisionConfig(**FORM)),
+                          lambda out: out.pooler_output), "transformers_siglip")
+    clip = shaken(open_clip.CLIP(3, open_clip.CLIPVisionCfg(layers=2, width=16, head_width=8, patch_size=8, image_size=32, ls_init_value=1),
+                                 open_clip.CLIPTextCfg(context_length=3, vocab_size=5, width=4, heads=1, layers=1)), 12)
+    clip.visual.output_tokens, clip.visual.proj = True, None
+    found["open_clip/pre_logits"], patches = clip.visual(x)
+    found["open_clip/encoded"] = torch.cat([found["open_clip/pre_logits"][:, None], patches], 1)
+    save(clip, "open_clip")
+
+np.savez_compressed(folder + "/features.npz", **{name: np.asarray(value) if name == "images" else np.asarray(value[:2])
+                                                 for name, value in found.items()})

@@ -124,9 +124,12 @@ def convnext(depths=(1, 2), widths=(8, 12), seed=1):
     return out
 
 
+TYPES = {"F32": np.float32, "F16": np.float16, "I64": np.int64}
+
+
 def save_safetensors(tensors, path):
     header, at = {}, 0
-    names = {"float32": "F32", "int64": "I64"}
+    names = {np.dtype(of).name: name for name, of in TYPES.items()}
     for name, value in tensors.items():
         header[name] = {"dtype": names[str(value.dtype)], "shape": list(value.shape), "data_offsets": [at, at + value.nbytes]}
         at += value.nbytes
@@ -180,8 +183,7 @@ def read_safetensors(path):
         header = json.loads(f.read(int.from_bytes(f.read(8), "little")))
         data = f.read()
     header.pop("__metadata__", None)
-    return {name: np.frombuffer(data[slice(*t["data_offsets"])], {"F32": np.float32, "I64": np.int64}[t["dtype"]]).reshape(t["shape"])
-            for name, t in header.items()}
+    return {name: np.frombuffer(data[slice(*t["data_offsets"])], TYPES[t["dtype"]]).reshape(t["shape"]) for name, t in header.items()}
 
 
 def no_torch():

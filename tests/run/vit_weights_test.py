@@ -8,6 +8,7 @@ timm is optional: TORCH_PYTHON names a Python that has it, if this one has not.
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -25,7 +26,21 @@ VITS = harness.SOURCE + "/tests/data/vits/"
 TOOL = harness.SOURCE + "/tools/export"
 PYTHON = os.environ.get("TORCH_PYTHON", sys.executable)
 RECORDED = dict(np.load(VITS + "features.npz"))
-FILES = {"timm": "timm.safetensors", "transformers": "transformers.bin", "torchvision": "torchvision.pth"}
+CLIP = {"pre_norm": "true", "norm_epsilon": 1e-5}
+DINOV2 = {"layer_scale": 1}
+# file: keys of the trunk that differ from the deck's
+FILES = {
+    "timm.safetensors": {}, "transformers.bin": {"norm_epsilon": 1e-12}, "torchvision.pth": {},
+    "timm_dinov2.safetensors": DINOV2, "timm_dinov2_reg.safetensors": {"layer_scale": 1e-5, "registers": 3},
+    "transformers_dinov2.safetensors": DINOV2, "transformers_dinov2_reg.safetensors": {**DINOV2, "registers": 3},
+    "timm_clip.safetensors": {**CLIP, "gelu": "quick"}, "transformers_clip.safetensors": {**CLIP, "gelu": "quick"},
+    "open_clip.safetensors": {**CLIP, "layer_scale": 1}, "timm_siglip.safetensors": {"pool": "map", "gelu": "tanh"},
+    "transformers_siglip.safetensors": {"pool": "map", "gelu": "tanh"}}
+
+
+def pairs_of(keys):
+    return [f"model.trunk.{key}={value}" for key, value in keys.items()]
+
 
 DECK = """format = 1
 run    = {{ name = "test", dir = "{dir}", device = "cpu", threads = 1 }}
@@ -129,15 +144,13 @@ class VitWeights(harness.RunTest):
     def same_features(self, got, library):
         for tap in ("pre_logits", "encoded"):
             want = RECORDED[f"{library}/{tap}"]
-            self.assertEqual(got[tap].shape, want.shape)
-            self.assertLess(np.abs(got[tap] - want).max(), 1e-5 * np.abs(want).max(), (library, tap))
+            self.assertEqual(got[tap].shape, (4, *want.shape[1:]))
+            self.assertLess(np.abs(got[tap][:2] - want).max(), 1e-5 * np.abs(want).max(), (library, tap))
 
     def test_features_of_libraries(self):
-        epsilon = {"transformers": "1e-12"}
-        for i, (library, name) in enumerate(FILES.items()):
-            with self.subTest(library):
-                pairs = [f"model.trunk.norm_epsilon={epsilon[library]}"] if library in epsilon else []
-                self.same_features(self.features(VITS + name, *pairs, ranks=2 * (i % 2)), library)
+        for i, (name, keys) in enumerate(FILES.items()):
+            with self.subTest(name):
+                self.same_features(self.features(VITS + name, *pairs_of(keys), ranks=2 * (i % 2)), name.split(".")[0])
                 self.assertNotIn("GELU", self.output)
 
     def test_weights_are_found_below_prefixes(self):
@@ -153,6 +166,76 @@ class VitWeights(harness.RunTest):
         self.expect(5, "holds several ViTs", 'init.map = { encoder = "state_dict.module.base_encoder" }',
                     args=[self.deck(), "--mode", "extract", *harness.sets(f"extract.from={self.path('moco.pth')}")])
         self.same_features(self.features(self.path("moco.pth"), 'init.map={ encoder = "state_dict.module.momentum_encoder" }'), "timm")
+
+    def test_families_by_key(self):
+        tensors = read_safetensors(VITS + "timm.safetensors")
+        hugging = read_safetensors(VITS + "transformers_dinov2.safetensors")
+        save_safetensors({**tensors, **{"other." + name: value for name, value in hugging.items()}}, self.path("two.safetensors"))
+        self.same_features(self.features(self.path("two.safetensors"), "init.family=timm",
+                                         mentions=["unused in the file", "; names of timm"]), "timm")
+        self.same_features(self.features(self.path("two.safetensors"), "init.family=transformers", *pairs_of(DINOV2),
+                                         mentions=["; names of transformers below other."]), "transformers_dinov2")
+        self.expect(5, 'init.family = "open_clip"', "holds no ViT with such names",
+                    args=[self.deck(), *harness.sets(f"init.from={VITS}timm.safetensors", "init.family=open_clip")])
+        self.expect(5, "missing in the file", args=[self.deck(), *harness.sets(f"init.from={VITS}timm.safetensors", "init.family=own")])
+        self.expect(2, "init.family", 'is "lightly"', "it may be auto, own, timm",
+                    args=[self.deck(), "--validate", *harness.sets("init.family=lightly")])
+
+    def weights(self, path, *fragments, code=0, more=()):
+        """Returns the deck that --mode weights prints, as a dictionary."""
+        self.expect(code, *fragments, args=[path, "--mode", "weights", *more])
+        return tomllib.loads(self.output.partition("\n\n")[2]) if code == 0 else {}
+
+    def test_decks_for_files(self):
+        """The printed keys are those of each file. config.json tells what tensors do not."""
+        told = {"erf": "gelu", "quick": "quick_gelu", "tanh": "gelu_pytorch_tanh"}
+        for name, keys in FILES.items():
+            folder = self.path("folder_" + name)
+            os.makedirs(folder)
+            shutil.copy(VITS + name, folder)
+            with open(folder + "/config.json", "w", encoding="utf-8") as f:
+                json.dump({"num_attention_heads": 2, "hidden_act": told[keys.get("gelu", "erf")]}, f)
+            deck = self.weights(f"{folder}/{name}", "trunk    a ViT of depth 2, width 16, mlp", "beside   config.json")
+            want = {"kind": "vit", "patch": 8, "depth": 2, "width": 16, "mlp": 64, "heads": 2, "pool": "tok", "gelu": "erf",
+                    "norm_epsilon": 1e-6, **keys}
+            want.update({"layer_scale": 1} if "layer_scale" in keys else {}, **({"pre_norm": True} if "pre_norm" in keys else {}))
+            self.assertEqual(deck["model"], {"image_size": 32, "trunk": want}, name)
+        deck = self.weights(VITS + "timm_clip.safetensors", "family   timm", 'or "erf"', "one for each 64")
+        self.assertEqual(deck["model"]["trunk"]["gelu"], "quick")
+        self.assertIn("| clip_value_range |", deck["data"]["train"]["preprocess"])
+        self.assertIn("resize(32, method=\"bicubic\", antialias=True) | value_range(-1, 1)",
+                      self.weights(VITS + "timm_siglip.safetensors")["data"]["train"]["preprocess"])
+
+    def test_preprocessing_beside_weights(self):
+        shutil.copy(VITS + "timm.safetensors", self.path("model.safetensors"))
+        def told(name, values):
+            for other in ("config.json", "preprocessor_config.json", "open_clip_config.json"):
+                if os.path.exists(self.path(other)):
+                    os.remove(self.path(other))
+            with open(self.path(name), "w", encoding="utf-8") as f:
+                f.write(values if isinstance(values, str) else json.dumps(values))
+            return self.weights(self.path("model.safetensors"), "family   timm")["data"]["train"]["preprocess"]
+        crop = "resize_small(40, method=\"bilinear\", antialias=True) | central_crop(32) | value_range(-1, 1)"
+        half = [0.5] * 3
+        self.assertIn(crop, told("config.json", {"pretrained_cfg": {
+            "mean": half, "std": half, "interpolation": "bilinear", "crop_pct": 0.8, "input_size": [3, 32, 32]}}))
+        self.assertIn(crop, told("preprocessor_config.json", {
+            "image_mean": half, "image_std": half, "resample": 2, "size": {"shortest_edge": 40}, "do_center_crop": True,
+            "crop_size": {"height": 32, "width": 32}}))
+        self.assertIn("normalize(mean=[0.1, 0.2, 0.3], std=[0.5, 0.5, 0.5])", told("open_clip_config.json", {
+            "model_cfg": {"vision_cfg": {"image_size": 32}}, "preprocess_cfg": {"mean": [0.1, 0.2, 0.3], "std": half}}))
+        for broken in ("{", "[1]", '{"pretrained_cfg": {"mean": [1, "a", null], "std": 3, "crop_pct": -1}, "num_attention_heads": 1e99}'):
+            self.assertIn("| vgg_value_range |", told("config.json", broken))
+
+    def test_files_without_a_vit(self):
+        np.savez(self.path("other.npz"), **{"layer.weight": np.zeros((2, 3), "f4")})
+        self.expect(0, "family   not known", "layer.weight <f4[2, 3]", args=[self.path("other.npz"), "--mode", "weights"])
+        self.expect(5, "there is no such file", args=[self.path("none.npz"), "--mode", "weights"])
+        self.expect(2, "--mode weights reads no deck", args=[self.path("other.npz"), "--mode", "weights", "--validate"])
+        self.expect(2, "deck", args=["--mode", "weights"])
+        self.expect(0, args=[self.deck(), *harness.sets(f"init.from={VITS}timm.safetensors")])
+        own = self.weights(self.dir, "family   this program or big_vision, below params/encoder/")
+        self.assertEqual(own["model"]["trunk"]["heads"], 2)
 
     def test_training_begins_with_them(self):
         """The head joins with dont_load = []; without it the head keeps its zeros. Positions of another image size are resampled."""
@@ -176,8 +259,19 @@ class VitWeights(harness.RunTest):
             self.deck(), "--mode", "extract", *harness.sets(f"extract.from={source}", *pairs)])
         refused(2, VITS + "timm.safetensors", "the file holds a ViT of depth 2, width 16, mlp 64, heads 2, patch 8", "depth 3",
                 pairs=["model.trunk.depth=3"])
-        for name, kind in (("reg_token", "f4"), ("blocks.0.ls1.gamma", "f4"), ("fc_norm.weight", "f4"), ("attn_pool.latent", "f4"),
-                           ("blocks.0.steps", "i8")):
+        refused(2, VITS + "timm_dinov2_reg.safetensors", "patch 8, registers 3, with layer scale, this model has",
+                "model.trunk.registers = 0")
+        refused(2, VITS + "timm_dinov2.safetensors", "model.trunk.layer_scale = 0: the file holds")
+        refused(2, VITS + "timm.safetensors", "model.trunk.layer_scale: the file holds", "patch 8, this model has",
+                pairs=["model.trunk.layer_scale=1"])
+        refused(2, VITS + "timm.safetensors", "registers", 'need pool = "tok"', pairs=["model.trunk.registers=2", "model.trunk.pool=gap"])
+        refused(2, VITS + "timm_clip.safetensors", "model.trunk.pre_norm = 0: the file holds", "with a norm in front")
+        refused(5, VITS + "timm_siglip.safetensors", "only in the file: encoder/MAPHead_0/probe from attn_pool.latent",
+                pairs=["model.trunk.pool=gap", "model.trunk.gelu=tanh"])
+        self.features(VITS + "timm_siglip.safetensors", "model.trunk.pool=gap", "model.trunk.gelu=quick",
+                      'init.dont_load=["encoder/MAPHead_0/.*", "head/.*"]',
+                      mentions=["which computes GELU by tanh", 'gelu = "tanh" or "erf"'])
+        for name, kind in (("fc_norm.weight", "f4"), ("attn_pool.probe", "f4"), ("blocks.0.steps", "i8")):
             save_safetensors({**tensors, name: np.zeros((1, 4, 16), kind)}, self.path("more.safetensors"))
             refused(5, self.path("more.safetensors"), f"only in the file: encoder/{name}")
         for shape in ((1, 2, 1), (1, 0, 16), (17, 16), (1, 17, 8)):  # nothing beyond such a table is read
@@ -197,13 +291,32 @@ class VitWeights(harness.RunTest):
         refused(5, self.path("less.safetensors"), "missing in the file: encoder/Transformer/encoderblock_1/LayerNorm_1/bias")
         self.features(VITS + "timm.safetensors", "model.trunk.gelu=tanh",
                       mentions=["with the names of timm, which computes GELU exactly", 'gelu = "erf"'])
-        self.assertGreater(np.abs(self.features(VITS + "timm.safetensors", "model.trunk.gelu=tanh")["encoded"] -
+        self.assertGreater(np.abs(self.features(VITS + "timm.safetensors", "model.trunk.gelu=tanh")["encoded"][:2] -
                                   RECORDED["timm/encoded"]).max(), 1e-4)
 
     def export(self, *args, code=0):
         done = subprocess.run([TOOL, *args], capture_output=True, text=True, timeout=harness.GUARD, check=False)
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)
         return done.stdout + done.stderr
+
+    def test_exports_of_other_forms(self):
+        """What was read from timm is written as it was, but for the positions of a class token."""
+        for name in ("timm_dinov2", "timm_dinov2_reg", "timm_siglip"):
+            tensors = read_safetensors(f"{VITS}{name}.safetensors")
+            pairs = pairs_of(FILES[name + ".safetensors"])
+            self.expect(0, args=[self.deck(), "--dir", self.path(name), *harness.sets(
+                f"init.from={VITS}{name}.safetensors", *pairs, "init.dont_load=[\"head/.*\"]")])
+            out = self.path(name + ".safetensors")
+            said = self.export(self.path(name), out, "--names", "timm")
+            self.assertIn("global_pool='map'" if name == "timm_siglip" else "init_values=1e-5", said)
+            back = read_safetensors(out)
+            self.assertEqual(sorted(set(back) - {"head.weight", "head.bias"}), sorted(tensors))
+            for key, value in tensors.items():
+                if key not in ("cls_token", "pos_embed"):
+                    self.assertEqual(back[key].tobytes(), value.astype(np.float32).tobytes(), key)
+            self.same_features(self.features(out, *pairs), name)
+        self.expect(0, args=[self.deck(), "--dir", self.path("clip"), "--set", "model.trunk.pre_norm=true"])
+        self.assertIn("pre_norm", self.export(self.path("clip"), self.path("clip.npz"), "--names", "timm", code=2))
 
     def test_export_and_back(self):
         tensors = read_safetensors(VITS + "timm.safetensors")
@@ -228,19 +341,22 @@ class VitWeights(harness.RunTest):
     @unittest.skipIf(NO_TIMM, NO_TIMM)
     def test_with_timm(self):
         """timm loads the export with the call that the tool prints, and computes the features again."""
-        for pool, *pairs in (("tok",), ("gap", "model.trunk.gelu=tanh", "model.trunk.norm_epsilon=0.01", "model.trunk.mlp=36")):
+        for pool, *pairs in (("tok",), ("gap", "model.trunk.gelu=tanh", "model.trunk.norm_epsilon=0.01", "model.trunk.mlp=36"),
+                             ("tok", "model.trunk.layer_scale=0.5", "model.trunk.registers=2"),
+                             ("map", "model.trunk.gelu=quick")):
             extra = harness.sets(*pairs)
-            folder, out = self.path(pool), self.path(pool + ".safetensors")
+            folder, out = self.path(f"{pool}{len(pairs)}"), self.path(f"{pool}{len(pairs)}.safetensors")
             self.expect(0, args=[self.deck(), "--dir", folder, "--set", f"model.trunk.pool={pool}", *extra])
             call = self.export(folder, out, "--names", "timm").split("model: ")[1].splitlines()[0]
             code = (f"import sys, functools, numpy, torch, timm, safetensors.torch as s; m = {call}.eval(); "
                     "m.load_state_dict(s.load_file(sys.argv[1]), strict=True); "
                     "x = torch.from_numpy(numpy.load(sys.argv[2])['images']).permute(0, 3, 1, 2).float() / 127.5 - 1; "
-                    "numpy.save(sys.argv[3], m.forward_features(x).detach().numpy())")
-            subprocess.run([PYTHON, "-c", code, out, VITS + "features.npz", self.path("x.npy")], check=True, timeout=harness.GUARD)
-            got = self.features(folder, f"model.trunk.pool={pool}", *pairs)["encoded"]
-            want = np.load(self.path("x.npy"))
-            self.assertLess(np.abs(got - want).max(), 1e-5 * np.abs(want).max())
+                    "f = m.forward_features(x).detach(); numpy.savez(sys.argv[3], encoded=f, "
+                    "pre_logits=m.forward_head(f, pre_logits=True).detach())")
+            subprocess.run([PYTHON, "-c", code, out, VITS + "features.npz", self.path("x.npz")], check=True, timeout=harness.GUARD)
+            got = self.features(folder, f"model.trunk.pool={pool}", *pairs)
+            for tap, want in np.load(self.path("x.npz")).items():
+                self.assertLess(np.abs(got[tap] - want).max(), 1e-5 * np.abs(want).max(), (pool, tap))
 
     def trained(self):
         """A run of one step, with the weights of timm's file and its head."""

@@ -33,7 +33,9 @@ Pooling::Pooling(const PoolingConfig& config, int64_t width, Recompute recompute
   layer.attention = list.attention(path + "/MultiHeadDotProductAttention_0", width, width,
                                    config.heads, true, ParameterList::xavier);
   layer.norm = list.layer_norm(path + "/LayerNorm_0", width, true);
+  layer.norm.epsilon = config.norm_epsilon;
   layer.mlp = list.mlp(path + "/MlpBlock_0", width, config.mlp, true);
+  layer.mlp.gelu = config.gelu;
   blocks_.add(block, layer);
 }
 

@@ -18,7 +18,9 @@ enum class Pool { gap, map, tok, grid };
 
 struct PoolingConfig {
   Pool pool = Pool::gap;
-  int64_t mlp = 0, heads = 0;  // the map head's
+  int64_t mlp = 0, heads = 0;  // the map head's, as the next two
+  nn::Gelu gelu = nn::Gelu::tanh;
+  float norm_epsilon = 1e-6f;
   std::string path = "encoder/MAPHead_0";
   std::string norm{};  // path of the layer norm after a grid's mean; "": none
 };

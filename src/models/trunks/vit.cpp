@@ -16,6 +16,31 @@ constexpr const char* kTokensTap = "encoded";
 std::string block_tap(int64_t block) { return fmt::format("block{:02}", block); }
 std::string mean_tap(int64_t block) { return block_tap(block) + "_mean"; }
 
+// Returns these rows of x, as a temporary.
+View rows_of(nn::Context& ctx, View x, View index, int64_t width) {
+  const View y = ctx.arena.temporary(index.count * width);
+  ctx.run(kernels::GatherRows{.y = y,
+                              .x = x,
+                              .index = index,
+                              .rows = index.count,
+                              .width = width,
+                              .source_rows = x.count / width});
+  return y;
+}
+
+// Computes the gradient of a parameter from that of its `columns` values in each image.
+void sum_over_images(nn::Context& ctx, int parameter, View x, int64_t columns) {
+  if (ctx.gradient(parameter).view.none()) return;
+  const int64_t images = ctx.batch / ctx.slices;
+  nn::sum_over_slices(ctx, {parameter}, [&](int64_t j, const auto& t) {
+    ctx.run(kernels::ColumnSum{.out = t[0].view,
+                               .x = x.slice(j * images * columns, images * columns),
+                               .m = images,
+                               .n = columns,
+                               .write = t[0].write});
+  });
+}
+
 }  // namespace
 
 std::vector<float> sincos2d(int64_t height, int64_t width, int64_t columns) {
@@ -45,6 +70,7 @@ Vit::Vit(const VitConfig& config, Recompute recompute, ParameterList& list)
                .dropout = config.dropout,
                .gelu = config.gelu,
                .norm_epsilon = config.norm_epsilon,
+               .layer_scale = config.layer_scale,
                .path = "encoder/Transformer"},
               recompute) {
   const int64_t width = config.width;
@@ -62,6 +88,13 @@ Vit::Vit(const VitConfig& config, Recompute recompute, ParameterList& list)
     table_ = sincos2d(config.grid_height(), config.grid_width(), width);
   if (config.class_token)
     class_token_ = list.add("encoder/cls", {1, 1, width}, ParameterList::zeros());
+  if (config.registers > 0)  // equal ones would stay equal
+    registers_ =
+        list.add("encoder/registers", {1, config.registers, width}, ParameterList::normal(1e-6));
+  if (config.pre_norm) {
+    pre_norm_ = list.layer_norm("encoder/pre_norm", width, true);
+    pre_norm_.epsilon = config.norm_epsilon;
+  }
   layers_.declare(list);
 }
 
@@ -168,12 +201,15 @@ void Vit::read(nn::Context& ctx, const VitPass& pass, const std::string& tap, Vi
 // Makes the tables of images of one size.
 void Vit::make_tables(HostTables& host) const {
   if (class_token_ < 0) return;
-  const int64_t patches = config_.patches(), length = config_.tokens();
+  const int64_t patches = config_.patches(), length = config_.tokens(), front = config_.front();
   for (int64_t b = 0; b < host.images; ++b) {
     host.classes.push_back(int32_t(b * length));
-    host.sources.push_back(int32_t(host.images * patches));
+    for (int64_t f = 0; f < front; ++f) {
+      if (f > 0) host.registers.push_back(int32_t(b * length + f));
+      host.sources.push_back(int32_t(host.images * patches + f));
+    }
     for (int64_t p = 0; p < patches; ++p) {
-      host.patches.push_back(int32_t(b * length + 1 + p));
+      host.patches.push_back(int32_t(b * length + front + p));
       host.sources.push_back(int32_t(b * patches + p));
     }
   }
@@ -186,12 +222,12 @@ void Vit::place_size(nn::Context& ctx, VitPass& pass) const {
   pass.token_rows.sources = ctx.table(true, pass.host.sources);
   pass.token_rows.patches = ctx.table(true, pass.host.patches);
   pass.token_rows.classes = ctx.table(true, pass.host.classes);
+  if (registers_ >= 0) pass.token_rows.registers = ctx.table(true, pass.host.registers);
 }
 
 // Writes the tokens of images of one size to x [batch * tokens, width].
 void Vit::embed(nn::Context& ctx, View images, View x, VitPass& pass) const {
   const int64_t patches = config_.patches(), width = config_.width, rows = ctx.batch * patches;
-  ForwardBlock weights(ctx, stem_block_, layers_.first_block());
   device::Arena::Scope scope(ctx.arena);
   pass.patches = ctx.make_activation(ctx.keep, rows * stem_.row_of_x(ctx));
   ctx.run(kernels::Patchify{.patches = pass.patches,
@@ -203,7 +239,7 @@ void Vit::embed(nn::Context& ctx, View images, View x, VitPass& pass) const {
                             .patch_width = config_.patch_width,
                             .range = bytes_,
                             .stride = stem_.row_of_x(ctx)});
-  const View all = class_token_ < 0 ? x : ctx.arena.temporary((rows + 1) * width),
+  const View all = class_token_ < 0 ? x : ctx.arena.temporary((rows + config_.front()) * width),
              embedded = all.slice(0, rows * width);
   stem_.forward(ctx, pass.patches, rows, embedded);
   const View table = positions_ < 0 ? pass.positions : ctx.weight(positions_);
@@ -214,16 +250,25 @@ void Vit::embed(nn::Context& ctx, View images, View x, VitPass& pass) const {
                             .width = width,
                             .length = patches});
   if (class_token_ >= 0) {
-    ctx.run(kernels::Copy{.y = all.slice(rows * width, width), .x = ctx.weight(class_token_)});
+    append_front(ctx, all.slice(rows * width, config_.front() * width));
     ctx.run(kernels::GatherRows{.y = x,
                                 .x = all,
                                 .index = pass.token_rows.sources,
                                 .rows = ctx.batch * config_.tokens(),
                                 .width = width,
-                                .source_rows = rows + 1});
+                                .source_rows = rows + config_.front()});
   }
   if (ctx.train && drops())
     nn::dropout(ctx, x, x, config_.dropout, "encoder/posemb", 0, config_.tokens() * width);
+}
+
+// Writes the class token and the registers behind the embedded patches.
+void Vit::append_front(nn::Context& ctx, View to) const {
+  const int64_t width = config_.width;
+  ctx.run(kernels::Copy{.y = to.slice(0, width), .x = ctx.weight(class_token_)});
+  if (registers_ >= 0)
+    ctx.run(kernels::Copy{.y = to.slice(width, config_.registers * width),
+                          .x = ctx.weight(registers_)});
 }
 
 // Returns the normalised tokens. images: none with several sizes.
@@ -233,10 +278,19 @@ View Vit::encode(nn::Context& ctx, View images, int next_block, VitPass& pass) c
   pass.start = ctx.arena.low();
   Outputs outputs(ctx, rows * width);
   View x = outputs.make(rows * width);
-  if (pass.sizes.empty())
-    embed(ctx, images, x, pass);
-  else
-    embed_views(ctx, x, pass);
+  {
+    ForwardBlock weights(ctx, stem_block_, layers_.first_block());
+    if (pass.sizes.empty())
+      embed(ctx, images, x, pass);
+    else
+      embed_views(ctx, x, pass);
+    if (config_.pre_norm) {
+      pass.embedded = x;
+      pass.pre_norm = pre_norm_.make_saved(ctx, true, rows);
+      x = outputs.make(rows * width);
+      pre_norm_.forward(ctx, pass.embedded, rows, x, pass.pre_norm);
+    }
+  }
   return layers_.forward(ctx, outputs, x, all, next_block, pass.layers, [&](int layer, View y) {
     if (!pass.read_tap) return;
     read(ctx, pass, block_tap(layer), y);
@@ -250,6 +304,7 @@ void Vit::backward_stream(nn::Context& ctx, View d, VitPass& pass) const {
   const nn::StreamGradient stream = layers_.stream(ctx, d);
   layers_.backward(ctx, stream, sequences(ctx, pass), stem_block_, pass.layers);
   backward_block(ctx, stem_block_, -1, [&] {
+    if (config_.pre_norm) backward_pre_norm(ctx, stream, pass);
     if (pass.sizes.empty())
       backward_stem(ctx, stream, pass);
     else
@@ -258,41 +313,39 @@ void Vit::backward_stream(nn::Context& ctx, View d, VitPass& pass) const {
   ctx.arena.pop_low(pass.start);
 }
 
+// Turns the gradient of the normalised tokens into that of the embedded ones.
+void Vit::backward_pre_norm(nn::Context& ctx, const nn::StreamGradient& stream,
+                            const VitPass& pass) const {
+  device::Arena::Scope scope(ctx.arena);
+  nn::StreamGradient dx = stream;
+  dx.d = ctx.arena.temporary(stream.d.count);
+  pre_norm_.backward(ctx, stream.d, pass.embedded, stream.d.count / config_.width, pass.pre_norm,
+                     dx, Write::overwrite);
+  ctx.run(kernels::Copy{.y = stream.d, .x = dx.d});
+}
+
 void Vit::backward_stem(nn::Context& ctx, const nn::StreamGradient& stream, VitPass& pass) const {
   const View d = stream.d;
-  const int64_t examples = ctx.batch / ctx.slices, width = config_.width,
-                columns = config_.patches() * width;
+  const int64_t width = config_.width, columns = config_.patches() * width;
   if (ctx.train && drops())
     nn::dropout(ctx, d, d, config_.dropout, "encoder/posemb", 0, config_.tokens() * width);
   device::Arena::Scope scope(ctx.arena);
   nn::StreamGradient d_patches = stream;
-  auto gather = [&](View y, View index) {
-    ctx.run(kernels::GatherRows{.y = y,
-                                .x = d,
-                                .index = index,
-                                .rows = index.count,
-                                .width = width,
-                                .source_rows = d.count / width});
-    return y;
-  };
-  auto sum_over_examples = [&](int parameter, View x, int64_t n) {
-    if (ctx.gradient(parameter).view.none()) return;
-    nn::sum_over_slices(ctx, {parameter}, [&](int64_t j, const auto& t) {
-      ctx.run(kernels::ColumnSum{.out = t[0].view,
-                                 .x = x.slice(j * examples * n, examples * n),
-                                 .m = examples,
-                                 .n = n,
-                                 .write = t[0].write});
-    });
-  };
   if (class_token_ >= 0) {
-    d_patches = gather(ctx.arena.temporary(ctx.batch * columns), pass.token_rows.patches);
-    sum_over_examples(class_token_,
-                      gather(ctx.arena.temporary(ctx.batch * width), pass.token_rows.classes),
-                      width);
+    d_patches = rows_of(ctx, d, pass.token_rows.patches, width);
+    backward_front(ctx, d, pass);
   }
-  sum_over_examples(positions_, d_patches.d, columns);
+  sum_over_images(ctx, positions_, d_patches.d, columns);
   stem_.backward(ctx, d_patches, pass.patches, ctx.batch * config_.patches(), {});
+}
+
+// Computes the gradients of the class token and the registers from d, that of all tokens.
+void Vit::backward_front(nn::Context& ctx, View d, const VitPass& pass) const {
+  const int64_t width = config_.width;
+  sum_over_images(ctx, class_token_, rows_of(ctx, d, pass.token_rows.classes, width), width);
+  if (registers_ >= 0)
+    sum_over_images(ctx, registers_, rows_of(ctx, d, pass.token_rows.registers, width),
+                    config_.registers * width);
 }
 
 }  // namespace models

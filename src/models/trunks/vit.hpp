@@ -30,14 +30,18 @@ struct VitConfig {
   float dropout = 0;
   nn::Gelu gelu = nn::Gelu::tanh;
   float norm_epsilon = 1e-6f;
+  double layer_scale = 0;         // first value of the factors after attention and MLP; 0: none
+  bool pre_norm = false;          // a norm of the embedded tokens, in front of the blocks
   bool learned_positions = true;  // otherwise sincos2d
   // adds a learned token without a position, in front of the tokens of the patches
   bool class_token = false;
+  int64_t registers = 0;  // more such tokens, behind the class token
 
   int64_t grid_height() const { return image_height / patch_height; }
   int64_t grid_width() const { return image_width / patch_width; }
   int64_t patches() const { return grid_height() * grid_width(); }
-  int64_t tokens() const { return patches() + class_token; }
+  int64_t front() const { return class_token + registers; }  // tokens that are no patches
+  int64_t tokens() const { return front() + patches(); }
 };
 
 // Returns what a ViT declares about its tensors.
@@ -52,7 +56,8 @@ class VitLayers {
     float dropout = 0;
     nn::Gelu gelu = nn::Gelu::tanh;
     float norm_epsilon = 1e-6f;
-    std::string path;  // of the blocks' parameters, as "encoder/Transformer"
+    double layer_scale = 0;  // as VitConfig's
+    std::string path;        // of the blocks' parameters, as "encoder/Transformer"
   };
   VitLayers(Config config, Recompute recompute) : config_(std::move(config)), blocks_(recompute) {}
   // Declares the parameters, in new blocks at the end of the list.
@@ -62,8 +67,10 @@ class VitLayers {
     nn::LayerNorm norm0, norm1;
     nn::Attention attention;
     nn::Mlp mlp;
+    nn::LayerScale scale0, scale1;  // of attention and MLP, if there are any
     struct Saved {
       View n0, a, n1;
+      View branch0, branch1;  // what the factors multiply
       nn::LayerNorm::Saved norm0, norm1;
       nn::Attention::Saved attention;
       nn::Mlp::Saved mlp;
@@ -95,8 +102,8 @@ class VitLayers {
   }
   // Returns d as the gradient of the residual stream.
   nn::StreamGradient stream(nn::Context& ctx, View d) const {
-    // Dropout is between the stream and the layers that read its gradient.
-    if (ctx.train && drops()) return d;
+    // Dropout or factors are between the stream and the layers that read its gradient.
+    if (changes_branches(ctx)) return d;
     return {ctx, d, config_.width, true};
   }
   // Turns the gradient of the normalised tokens into the gradient of x. before: the block that runs
@@ -110,7 +117,20 @@ class VitLayers {
   int64_t forward_flops(int64_t tokens) const;
 
  private:
-  bool drops() const { return config_.dropout > 0; }
+  bool scales() const { return config_.layer_scale != 0; }
+  bool drops(const nn::Context& ctx) const { return ctx.train && config_.dropout > 0; }
+  bool changes_branches(const nn::Context& ctx) const { return scales() || drops(ctx); }
+  // A branch of a layer, where it joins the stream.
+  struct Joint {
+    const nn::LayerScale& scale;
+    const char* dropout_name;
+    int layer;
+    int64_t length;  // tokens of an example
+  };
+  void drop(nn::Context& ctx, const Joint& joint, View y, View x) const;
+  void join(nn::Context& ctx, const Joint& joint, View branch, nn::Rows rows, View x, View y) const;
+  void leave(nn::Context& ctx, const Joint& joint, View branch, nn::Rows rows, View d,
+             View d_branch) const;
   View normalise(nn::Context& ctx, const nn::Sequences& all, int next_block, Pass& pass) const;
   void forward_layer(nn::Context& ctx, const Layer& layer, const nn::Sequences& all,
                      Stack::Kept& kept, View y, bool save) const;
@@ -140,12 +160,13 @@ class Vit : public Trunk {
     View patches{};    // rows of pixels: the stem's input
     int64_t count() const { return grid_height * grid_width; }
   };
-  // i32 tables that move rows between the embedded patches and the tokens. In the embedded patches
-  // the class token is the last row.
+  // i32 tables that move rows between the embedded patches and the tokens. Behind the embedded
+  // patches are the class token and the registers.
   struct TokenRows {
-    View sources;  // by token: its row in the embedded patches
-    View patches;  // by patch: its row in the tokens
-    View classes;  // by example: the row of its class token in the tokens
+    View sources;    // by token: its row in the embedded patches
+    View patches;    // by patch: its row in the tokens
+    View classes;    // by example: the row of its class token in the tokens
+    View registers;  // by example and register: its row in the tokens
   };
   // The host's copies of a pass's tables. They depend on the number and the sizes of images alone,
   // so they are made once and not in each pass.
@@ -154,7 +175,7 @@ class Vit : public Trunk {
     int64_t images = 0;
     std::vector<Tokens::Group> groups = {};
 
-    std::vector<int32_t> sources = {}, patches = {}, classes = {}, offsets = {};
+    std::vector<int32_t> sources = {}, patches = {}, classes = {}, registers = {}, offsets = {};
     struct OfSize {
       std::vector<int32_t> rows;
       std::vector<float> positions;  // the fixed table, or the matrix that resamples a learned one
@@ -169,6 +190,8 @@ class Vit : public Trunk {
     View positions;                 // the fixed table, if any
     TokenRows token_rows;           // of a class token, and of several sizes
     View patches;                   // rows of pixels: the stem's input
+    View embedded;                  // the input of the norm in front of the blocks, if there is one
+    nn::LayerNorm::Saved pre_norm;
     device::Arena::Mark start{};
     VitLayers::Pass layers;
     HostTables host;
@@ -185,7 +208,7 @@ class Vit : public Trunk {
 
   int64_t width() const override { return config_.width; }
   TokenGrid grid(int64_t height, int64_t width) const override {
-    return {height / config_.patch_height, width / config_.patch_width, config_.class_token};
+    return {height / config_.patch_height, width / config_.patch_width, config_.front()};
   }
   int first_block() const override { return stem_block_; }
   int last_block() const override { return layers_.last_block(); }
@@ -213,8 +236,12 @@ class Vit : public Trunk {
   void embed(nn::Context& ctx, View images, View x, VitPass& pass) const;
   void embed_views(nn::Context& ctx, View x, VitPass& pass) const;
   void backward_stream(nn::Context& ctx, View d, VitPass& pass) const;
+  void backward_pre_norm(nn::Context& ctx, const nn::StreamGradient& stream,
+                         const VitPass& pass) const;
   void backward_stem(nn::Context& ctx, const nn::StreamGradient& stream, VitPass& pass) const;
   void backward_views(nn::Context& ctx, View d, const VitPass& pass) const;
+  void append_front(nn::Context& ctx, View to) const;
+  void backward_front(nn::Context& ctx, View d, const VitPass& pass) const;
   View positions_of(nn::Context& ctx, const Size& size) const;
   nn::Sequences sequences(const nn::Context& ctx, const VitPass& pass) const {
     if (!pass.sizes.empty()) return {pass.longest, pass.rows, pass.offsets};
@@ -223,7 +250,8 @@ class Vit : public Trunk {
   void read(nn::Context& ctx, const VitPass& pass, const std::string& tap, View values) const;
   bool drops() const { return config_.dropout > 0; }
   int64_t patches_of(const ImageGroup& group) const {
-    return grid(group.height, group.width).count() - config_.class_token;
+    const TokenGrid tokens = grid(group.height, group.width);
+    return tokens.height * tokens.width;
   }
   int64_t flops_of_patches(int64_t patches) const { return 2 * patches * stem_.in * config_.width; }
 
@@ -234,6 +262,8 @@ class Vit : public Trunk {
   int positions_ = -1;        // parameter; -1: none
   std::vector<float> table_;  // the fixed table, used if positions_ is -1
   int class_token_ = -1;      // parameter; -1: none
+  int registers_ = -1;        // parameter; -1: none
+  nn::LayerNorm pre_norm_;    // used if the configuration has one
   VitLayers layers_;
 };
 

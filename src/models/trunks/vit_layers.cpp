@@ -14,6 +14,10 @@ void VitLayers::declare(ParameterList& list) {
     layer.attention = list.attention(path + "/MultiHeadDotProductAttention_0", config.width,
                                      config.width, config.heads, true, ParameterList::xavier);
     layer.mlp = list.mlp(path + "/MlpBlock_0", config.width, config.mlp, true);
+    if (scales()) {
+      layer.scale0 = list.layer_scale(path + "/LayerScale_0", config.width, config.layer_scale);
+      layer.scale1 = list.layer_scale(path + "/LayerScale_1", config.width, config.layer_scale);
+    }
     layer.norm0.epsilon = layer.norm1.epsilon = config.norm_epsilon;
     layer.mlp.gelu = config.gelu;
     layer.mlp.dropout_rate = config.dropout;
@@ -42,56 +46,76 @@ View VitLayers::normalise(nn::Context& ctx, const nn::Sequences& all, int next_b
   return tokens;
 }
 
+void VitLayers::drop(nn::Context& ctx, const Joint& joint, View y, View x) const {
+  if (drops(ctx))
+    nn::dropout(ctx, y, x, config_.dropout, joint.dropout_name, joint.layer,
+                joint.length * config_.width);
+}
+
+// Makes y the sum of x and the branch, after dropout of the branch, which stays changed. y: none if
+// only that is wanted.
+void VitLayers::join(nn::Context& ctx, const Joint& joint, View branch, nn::Rows rows, View x,
+                     View y) const {
+  drop(ctx, joint, branch, branch);
+  if (y.none()) return;
+  if (scales()) return joint.scale.forward(ctx, branch, rows, x, y);
+  if (drops(ctx)) ctx.run(kernels::Add{.y = y, .a = branch, .b = x});
+}
+
+// Turns d, the gradient of the sum, into that of the branch before dropout.
+void VitLayers::leave(nn::Context& ctx, const Joint& joint, View branch, nn::Rows rows, View d,
+                      View d_branch) const {
+  if (scales()) joint.scale.backward(ctx, d, branch, rows, d_branch);
+  drop(ctx, joint, d_branch, scales() ? d_branch : d);
+}
+
 // y: none if only the tensors for backward are computed again.
 void VitLayers::forward_layer(nn::Context& ctx, const Layer& layer, const nn::Sequences& all,
                               Stack::Kept& kept, View y, bool save) const {
-  const int64_t length = all.length, width = config_.width, rows = all.rows.count;
-  const bool drop = ctx.train && drops();
+  const int64_t count = all.rows.count * config_.width;
+  const nn::Rows& rows = all.rows;
   const int number = layer.mlp.layer;
+  const bool plain = !changes_branches(ctx);
   Layer::Saved& s = kept.saved;
-  s.n0 = ctx.make_activation(save, rows * width);
+  s.n0 = ctx.make_activation(save, count);
   s.norm0 = layer.norm0.make_saved(ctx, save, rows);
   layer.norm0.forward(ctx, kept.x, rows, s.n0, s.norm0);
   s.attention = layer.attention.make_saved(ctx, save, true, all, all);
   layer.attention.forward_heads(ctx, s.n0, all, s.n0, all, kernels::Mask::full, {}, s.attention);
-  s.a = ctx.make(save, rows * width);
-  layer.attention.forward_output(ctx, s.attention, rows, s.a, drop ? View{} : kept.x);
-  if (drop) {
-    nn::dropout(ctx, s.a, s.a, config_.dropout, "encoder/attention", number, length * width);
-    ctx.run(kernels::Add{.y = s.a, .a = s.a, .b = kept.x});
-  }
-  s.n1 = ctx.make_activation(save, rows * width);
+  s.a = ctx.make(save, count);
+  s.branch0 = scales() ? ctx.make(save, count) : s.a;
+  layer.attention.forward_output(ctx, s.attention, rows, s.branch0, plain ? kept.x : View{});
+  join(ctx, {layer.scale0, "encoder/attention", number, all.length}, s.branch0, rows, kept.x, s.a);
+  s.n1 = ctx.make_activation(save, count);
   s.norm1 = layer.norm1.make_saved(ctx, save, rows);
   layer.norm1.forward(ctx, s.a, rows, s.n1, s.norm1);
   s.mlp = blocks_.make_saved(ctx, layer.mlp, save, rows);
-  if (y.none()) return layer.mlp.forward_hidden(ctx, s.n1, rows, s.mlp);
-  layer.mlp.forward(ctx, s.n1, rows, s.mlp, y, drop ? View{} : s.a);
-  if (drop) {
-    nn::dropout(ctx, y, y, config_.dropout, "encoder/mlp_output", number, length * width);
-    ctx.run(kernels::Add{.y = y, .a = y, .b = s.a});
-  }
+  s.branch1 = scales() ? ctx.make(save, count) : y;
+  if (s.branch1.none()) return layer.mlp.forward_hidden(ctx, s.n1, rows, s.mlp);
+  layer.mlp.forward(ctx, s.n1, rows, s.mlp, s.branch1, plain ? s.a : View{});
+  join(ctx, {layer.scale1, "encoder/mlp_output", number, all.length}, s.branch1, rows, s.a, y);
 }
 
 void VitLayers::backward_layer(nn::Context& ctx, const Layer& layer, const nn::Sequences& all,
                                Stack::Kept& kept, const nn::StreamGradient& d) const {
-  const int64_t length = all.length, width = config_.width, rows = all.rows.count;
-  const bool drop = ctx.train && drops();
+  const int64_t count = all.rows.count * config_.width;
+  const nn::Rows& rows = all.rows;
   const int number = layer.mlp.layer;
   Layer::Saved& s = kept.saved;
   blocks_.make_again(ctx, layer.mlp, s.n1, rows, s.mlp);
-  const nn::StreamGradient dropped = drop ? ctx.arena.temporary(rows * width) : d;
-  if (drop)
-    nn::dropout(ctx, dropped.d, d.d, config_.dropout, "encoder/mlp_output", number, length * width);
+  const nn::StreamGradient branch = changes_branches(ctx) ? ctx.arena.temporary(count) : d;
+  leave(ctx, {layer.scale1, "encoder/mlp_output", number, all.length}, s.branch1, rows, d.d,
+        branch.d);
   {
     device::Arena::Scope scope(ctx.arena);
-    View dn = ctx.make_norm_gradient(rows * width);
-    layer.mlp.backward(ctx, dropped, s.n1, rows, s.mlp, dn);
+    View dn = ctx.make_norm_gradient(count);
+    layer.mlp.backward(ctx, branch, s.n1, rows, s.mlp, dn);
     layer.norm1.backward(ctx, dn, s.a, rows, s.norm1, d, Write::accumulate);
   }
-  if (drop)
-    nn::dropout(ctx, dropped.d, d.d, config_.dropout, "encoder/attention", number, length * width);
-  const View dn = layer.attention.make_input_gradient(ctx, rows * width);
-  layer.attention.backward(ctx, dropped, s.n0, all, {}, all, kernels::Mask::full, {}, s.attention,
+  leave(ctx, {layer.scale0, "encoder/attention", number, all.length}, s.branch0, rows, d.d,
+        branch.d);
+  const View dn = layer.attention.make_input_gradient(ctx, count);
+  layer.attention.backward(ctx, branch, s.n0, all, {}, all, kernels::Mask::full, {}, s.attention,
                            dn, {}, Write::overwrite);
   layer.norm0.backward(ctx, dn, kept.x, rows, s.norm0, d, Write::accumulate);
 }

@@ -48,14 +48,21 @@ void EncoderOptions::bind(config::Table& t) {
   t.key("mlp", mlp, "hidden width of the MLPs").min(1).max(1 << 20).on_resume(never);
   t.key("heads", heads, "attention heads; must divide width").min(1).max(1024).on_resume(never);
   t.key("dropout", dropout, "dropout rate").min(0).max(0.99);
-  t.choice("gelu", gelu, {{"tanh", nn::Gelu::tanh}, {"erf", nn::Gelu::erf}},
+  t.choice("gelu", gelu, kGeluNames,
            "GELU of the MLPs. tanh: the approximation that big_vision and JAX use; erf: the exact "
-           "function, which PyTorch programs use (timm, DINO, MAE, transformers)")
+           "function, which PyTorch programs use (timm, DINO, MAE, transformers); quick: "
+           "x sigmoid(1.702 x), which OpenAI's CLIP uses")
       .on_resume(never);
   t.key("norm_epsilon", norm_epsilon,
         "added to the variance in layer norms; transformers' ViT has 1e-12")
       .min(0)
       .max(0.1)
+      .on_resume(never);
+  t.key("layer_scale", layer_scale,
+        "first value of trained factors, one for each channel, of what attention and MLP add; 0: "
+        "there are none. DINOv2 has 1e-5 and 1")
+      .min(0)
+      .max(10)
       .on_resume(never);
   if (heads > 0 && width % heads)
     t.error(t.has("width") && !t.has("heads") ? "width" : "heads",
@@ -72,6 +79,20 @@ void VitTrunkOptions::bind(config::Table& t) {
            "how tokens become one vector: gap: their mean; tok: a class token in front of them; "
            "map: attention of a learned probe, then an MLP")
       .on_resume(never);
+  t.key("registers", registers,
+        "learned tokens behind the class token, which no vector is made of (arXiv 2309.16588); "
+        "they need pool = \"tok\"")
+      .min(0)
+      .max(1024)
+      .on_resume(never);
+  t.key("pre_norm", pre_norm,
+        "a layer norm of the embedded tokens in front of the blocks, as in CLIP")
+      .on_resume(never);
+  if (registers > 0 && pool != Pool::tok)
+    t.error("registers",
+            fmt::format("{} registers need pool = \"tok\"; pool = \"{}\" would take them for "
+                        "patches",
+                        registers, base::name_of(kPoolNames, pool)));
   if (!learned_positions && size.width % 4)
     t.error("posemb",
             fmt::format("sincos2d needs a width divisible by 4; width is {}", size.width));
@@ -97,6 +118,8 @@ std::unique_ptr<Trunk> VitTrunkOptions::make(int64_t height, int64_t width, Reco
                                              ParameterList& list) const {
   VitConfig config = vit_config(size, height, width, learned_positions);
   config.class_token = pool == Pool::tok;
+  config.registers = registers;
+  config.pre_norm = pre_norm;
   return std::make_unique<Vit>(config, recompute, list);
 }
 
@@ -113,6 +136,7 @@ VitConfig vit_config(const EncoderOptions& options, int64_t image_height, int64_
           .dropout = float(options.dropout),
           .gelu = options.gelu,
           .norm_epsilon = float(options.norm_epsilon),
+          .layer_scale = options.layer_scale,
           .learned_positions = learned_positions};
 }
 

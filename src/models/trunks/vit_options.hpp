@@ -15,11 +15,15 @@ struct EncoderOptions {
   double dropout = 0;
   nn::Gelu gelu = nn::Gelu::tanh;
   double norm_epsilon = 1e-6;
+  double layer_scale = 0;
   int64_t patch_width = 0;  // for patches that are not square, 0 = patch; set by tests, not a key
   void bind(config::Table& t);
 
   int64_t patch_columns() const { return patch_width ? patch_width : patch; }
 };
+
+inline constexpr std::pair<const char*, nn::Gelu> kGeluNames[] = {
+    {"tanh", nn::Gelu::tanh}, {"erf", nn::Gelu::erf}, {"quick", nn::Gelu::quick}};
 
 inline constexpr std::pair<const char*, Pool> kPoolNames[] = {
     {"gap", Pool::gap}, {"map", Pool::map}, {"tok", Pool::tok}};
@@ -29,13 +33,19 @@ struct VitTrunkOptions : TrunkKeys {
   EncoderOptions size;
   bool learned_positions = true;  // posemb
   Pool pool = Pool::gap;
+  int64_t registers = 0;
+  bool pre_norm = false;
   void bind(config::Table& t) override;
   std::string image_problem(int64_t height, int64_t width) const override;
   std::string token_problem() const override;
   std::unique_ptr<Trunk> make(int64_t height, int64_t width, Recompute recompute,
                               ParameterList& list) const override;
   PoolingConfig pooling() const override {
-    return {.pool = pool, .mlp = size.mlp, .heads = size.heads};
+    return {.pool = pool,
+            .mlp = size.mlp,
+            .heads = size.heads,
+            .gelu = size.gelu,
+            .norm_epsilon = float(size.norm_epsilon)};
   }
 };
 

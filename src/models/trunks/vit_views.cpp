@@ -69,9 +69,9 @@ void Vit::make_view_tables(int64_t examples, HostTables& host) const {
   for (int64_t b = 0; b < examples; ++b)
     for (size_t g = 0; g < host.groups.size(); ++g)
       for (int64_t v = 0; v < host.groups[g].per_example; ++v) {
-        if (config_.class_token) {
-          host.classes.push_back(int32_t(row++));
-          host.sources.push_back(int32_t(embedded));
+        for (int64_t f = 0; f < config_.front(); ++f) {
+          (f > 0 ? host.registers : host.classes).push_back(int32_t(row++));
+          host.sources.push_back(int32_t(embedded + f));
         }
         const int64_t patches = patches_of(host.groups[g]);
         for (int64_t p = 0; p < patches; ++p) {
@@ -90,6 +90,7 @@ void Vit::place_views(nn::Context& ctx, std::span<const ImageGroup> views, VitPa
   pass.offsets = ctx.table(true, host.offsets);
   pass.token_rows.sources = ctx.table(true, host.sources);
   if (config_.class_token) pass.token_rows.classes = ctx.table(true, host.classes);
+  if (registers_ >= 0) pass.token_rows.registers = ctx.table(true, host.registers);
   for (size_t g = 0; g < views.size(); ++g) {
     const TokenGrid& grid = host.groups[g].grid;
     Size& size = pass.sizes.emplace_back(
@@ -122,9 +123,8 @@ void Vit::embed_views(nn::Context& ctx, View x, VitPass& pass) const {
   const int64_t width = config_.width, examples = ctx.batch / pass.tokens.views();
   int64_t embedded = 0;
   for (const Size& s : pass.sizes) embedded += examples * s.views.per_example * s.count();
-  ForwardBlock weights(ctx, stem_block_, layers_.first_block());
   device::Arena::Scope scope(ctx.arena);
-  const View all = ctx.arena.temporary((embedded + config_.class_token) * width);
+  const View all = ctx.arena.temporary((embedded + config_.front()) * width);
   int64_t at = 0;
   for (Size& s : pass.sizes) {
     const int64_t images = examples * s.views.per_example, rows = images * s.count();
@@ -148,8 +148,7 @@ void Vit::embed_views(nn::Context& ctx, View x, VitPass& pass) const {
                               .width = width,
                               .length = s.count()});
   }
-  if (config_.class_token)
-    ctx.run(kernels::Copy{.y = all.slice(at * width, width), .x = ctx.weight(class_token_)});
+  append_front(ctx, all.slice(at * width, config_.front() * width));
   ctx.run(kernels::GatherRows{.y = x,
                               .x = all,
                               .index = pass.token_rows.sources,
@@ -176,16 +175,7 @@ void Vit::backward_views(nn::Context& ctx, View d, const VitPass& pass) const {
   auto slice = [&](int64_t j, View x) {
     return x.slice(x.count / ctx.slices * j, x.count / ctx.slices);
   };
-  if (class_token_ >= 0) {
-    const View of_classes = gather(pass.token_rows.classes);
-    nn::sum_over_slices(ctx, {class_token_}, [&](int64_t j, const auto& t) {
-      ctx.run(kernels::ColumnSum{.out = t[0].view,
-                                 .x = slice(j, of_classes),
-                                 .m = ctx.batch / ctx.slices,
-                                 .n = width,
-                                 .write = t[0].write});
-    });
-  }
+  backward_front(ctx, d, pass);
   std::vector<View> of_patches;
   for (const Size& s : pass.sizes) of_patches.push_back(gather(s.rows));
   if (positions_ >= 0)

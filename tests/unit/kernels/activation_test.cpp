@@ -15,12 +15,15 @@ namespace {
 using namespace kernels;
 using namespace rig;
 
+constexpr Activation kKinds[] = {Activation::relu, Activation::gelu_erf, Activation::gelu_quick};
+
 double activated(double x, Activation kind) {
+  if (kind == Activation::gelu_quick) return x / (1 + std::exp(-1.702 * x));
   return kind == Activation::relu ? std::max(x, 0.0) : x / 2 * std::erfc(-x / std::sqrt(2));
 }
 
 TEST(Activation, AgreesWithFormulaAndDerivative) {
-  for (Activation kind : {Activation::relu, Activation::gelu_erf}) {
+  for (Activation kind : kKinds) {
     TestQueue queue(2);
     Tensor x(normals(1001, "x", 2), 1), y(1001, 1), dy(normals(1001, "dy"), 1), dx(1001, 1);
     run(ActivationForward{.y = y, .x = x, .kind = kind}, queue);
@@ -39,7 +42,7 @@ TEST(Activation, AgreesWithFormulaAndDerivative) {
 
 TEST(Activation, KeepsNotANumber) {
   TestQueue queue;
-  for (Activation kind : {Activation::relu, Activation::gelu_erf}) {
+  for (Activation kind : kKinds) {
     Tensor x(std::vector<float>{NAN, -1, 1}), y(3);
     run(ActivationForward{.y = y, .x = x, .kind = kind}, queue);
     EXPECT_TRUE(std::isnan(y[0]));
@@ -53,7 +56,7 @@ TEST(Activation, NarrowTypesRoundTheSameValues) {
     std::vector<uint16_t> x = narrowed(normals(300, "x")), y(300), dy = narrowed(normals(300, "d"));
     std::vector<uint16_t> dx(300);
     Doubles want, slope;
-    for (Activation kind : {Activation::relu, Activation::gelu_erf}) {
+    for (Activation kind : kKinds) {
       run(ActivationForward{.y = narrow_view(y), .x = narrow_view(x), .kind = kind}, queue);
       run(
           ActivationBackward{

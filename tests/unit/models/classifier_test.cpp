@@ -35,6 +35,16 @@ ClassifierOptions small(const std::string& pool, const std::string& loss = "soft
   return o;
 }
 
+// Adds to the trunk of `small` what ViTs of DINOv2 and CLIP have.
+ClassifierOptions with_more(ClassifierOptions o) {
+  auto& trunk = dynamic_cast<models::VitTrunkOptions&>(*o.trunk.options);
+  trunk.size.layer_scale = 0.5;
+  trunk.size.gelu = nn::Gelu::quick;
+  trunk.registers = 3;
+  trunk.pre_norm = true;
+  return o;
+}
+
 struct Batch {
   Floats image;
   std::vector<int32_t> label;
@@ -126,6 +136,7 @@ TEST(Classifier, GradientsAgainstDifferences) {
     SCOPED_TRACE(fmt::format("{} {} mixup {}", pool, loss, mixup));
     ClassifierOptions o = small(pool, loss, mixup);
     o.label_smoothing = 0.1;
+    if (std::string_view(pool) == "tok") o = with_more(o);
     World world(o, 4);
     world.prepare(Batch(4));
     world.forward_backward();
@@ -221,6 +232,7 @@ TEST(Classifier, RecomputeAndSlicesChangeNoBit) {
     for (const char* recompute : {"none", "gelu", "mlp", "block"}) {
       ClassifierOptions o = small(pool, "softmax", 0.3);
       dynamic_cast<models::VitTrunkOptions&>(*o.trunk.options).size.dropout = 0.2;
+      if (std::string_view(pool) == "tok") o = with_more(o);
       World world(o, 4, 2, recompute);
       world.prepare(Batch(4));
       const double loss = world.loss();
@@ -236,8 +248,9 @@ TEST(Classifier, RecomputeAndSlicesChangeNoBit) {
 
 TEST(Classifier, Bf16StaysNearF32) {
   for (const char* pool : {"gap", "map", "tok"}) {
-    World wide(small(pool, "softmax", 0.3), 4),
-        narrow(small(pool, "softmax", 0.3), 4, 1, "none", DType::bf16);
+    ClassifierOptions o = small(pool, "softmax", 0.3);
+    if (std::string_view(pool) == "tok") o = with_more(o);
+    World wide(o, 4), narrow(o, 4, 1, "none", DType::bf16);
     wide.prepare(Batch(4));
     narrow.prepare(Batch(4));
     narrow.stores.weights.publish();
@@ -274,6 +287,35 @@ TEST(Classifier, EmbedsImagesAsItsHeadSeesThem) {
     EXPECT_EQ(world.model.taps()[1].shape[0], std::string(pool) == "tok" ? 5 : 4)
         << "the class token is one of the tokens";
   }
+  EXPECT_EQ(World(with_more(small("tok")), 4).model.taps()[1].shape[0], 8);
+}
+
+// With factors of 1, a ViT with layer scale is one without. Registers change what the class token
+// sees.
+TEST(Classifier, LayerScaleOfOneIsNone) {
+  const Batch batch(4);
+  ClassifierOptions o = small("tok");
+  auto& trunk = dynamic_cast<models::VitTrunkOptions&>(*o.trunk.options);
+  auto features = [&] {
+    World world(o, 4);
+    for (const shard::Parameter& p : world.stores.layout.parameters()) {
+      const View w = world.weight(p.path);
+      for (int64_t i = 0; i < w.count; ++i)
+        w.f32()[i] = p.path.find("LayerScale") != p.path.npos
+                         ? 1
+                         : 0.1f * float(base::Stream(1, p.path).normal(uint64_t(i)));
+    }
+    return world.pre_logits(batch);
+  };
+  const Floats without = features();
+  trunk.size.layer_scale = 1e-5;
+  const Floats with = features();
+  for (size_t i = 0; i < with.size(); ++i) EXPECT_NEAR(with[i], without[i], 1e-5);
+  trunk.registers = 3;
+  double distance = 0;
+  const Floats more = features();
+  for (size_t i = 0; i < more.size(); ++i) distance += std::abs(double(more[i]) - without[i]);
+  EXPECT_GT(distance, 1e-3);
 }
 
 TEST(Classifier, ParametersAreBigVisions) {

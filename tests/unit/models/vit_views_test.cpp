@@ -68,6 +68,9 @@ class ViewsWorld {
     o.size = {.variant = "", .patch = 8, .depth = 2, .width = kWidth, .mlp = 40, .heads = 3};
     o.learned_positions = learned;
     o.pool = models::Pool::tok;
+    o.registers = 2;
+    o.pre_norm = true;
+    o.size.layer_scale = 0.5;
     return o;
   }
   void add(ImageGroup group) {

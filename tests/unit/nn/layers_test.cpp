@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests Linear, LayerNorm, Mlp and dropout: values, gradients of inputs and parameters, slices.
+// Tests Linear, LayerNorm, LayerScale, Mlp and dropout: values, gradients of inputs and parameters,
+// slices.
 #include "nn/layers.hpp"
 
 #include <fmt/ranges.h>
@@ -176,6 +177,32 @@ TEST(LayerNorm, AddsToTheResidualGradient) {
   rig::check(s);
 }
 
+Subject layer_scale(bool frozen) {
+  constexpr int64_t width = 11;
+  const nn::LayerScale layer{.scale = 0, .width = width};
+  Subject s;
+  s.name = frozen ? "layer scale, frozen" : "layer scale";
+  s.parameters = {{"scale", {width}, !frozen}};
+  s.inputs = {kPositions * width, kPositions * width};  // x, residual
+  s.output = kPositions * width;
+  s.reference = [=](const Parameters& p, const Inputs& x, int64_t, int64_t) {
+    Doubles y = x[1];
+    for (size_t i = 0; i < y.size(); ++i) y[i] += p[0][i % width] * x[0][i];
+    return y;
+  };
+  s.run = [=](nn::Context& ctx, const std::vector<View>& x, View y, View dy,
+              const std::vector<View>& dx) {
+    const int64_t rows = ctx.batch * kPositions;
+    layer.forward(ctx, x[0], rows, x[1], y);
+    layer.backward(ctx, dy, x[0], rows, dx[0]);
+    ctx.run(kernels::Copy{.y = dx[1], .x = dy});
+  };
+  return s;
+}
+
+TEST(LayerScale, AddsABranch) { rig::check(layer_scale(false)); }
+TEST(LayerScale, Frozen) { rig::check(layer_scale(true)); }
+
 struct MlpCase {
   const char* name;
   bool bias = true;
@@ -211,7 +238,9 @@ Subject mlp(const MlpCase& c) {
   s.output = kPositions * width;
   s.reference = [=](const Parameters& p, const Inputs& x, int64_t, int64_t first) {
     const Doubles before = reference::linear(x[0], p[0], c.bias ? &p[2] : nullptr, width, hidden);
-    Doubles h = c.gelu == nn::Gelu::erf ? reference::gelu_erf(before) : reference::gelu(before);
+    Doubles h = c.gelu == nn::Gelu::erf     ? reference::gelu_erf(before)
+                : c.gelu == nn::Gelu::quick ? reference::gelu_quick(before)
+                                            : reference::gelu(before);
     if (c.train && c.rate > 0)
       h = reference::dropout(h, c.rate, reference::stream_of("test/mlp", 3),
                              first * kPositions * hidden);
@@ -257,6 +286,10 @@ TEST(Mlp, ExactGelu) {
   s.bf16 = true;
   s.tolerance = 2e-2;
   rig::check(s);
+}
+TEST(Mlp, QuickGelu) {
+  for (float rate : {0.0f, 0.3f})
+    rig::check(mlp({.name = "mlp, quick", .rate = rate, .gelu = nn::Gelu::quick}));
 }
 TEST(Mlp, FrozenFirstKernel) { rig::check(mlp({.name = "mlp, frozen", .frozen = true})); }
 

@@ -49,6 +49,11 @@ inline Doubles gelu_erf(Doubles x) {
   return x;
 }
 
+inline Doubles gelu_quick(Doubles x) {
+  for (double& v : x) v = v / (1 + std::exp(-1.702 * v));
+  return x;
+}
+
 // Divides kept values by (1 - rate). `first` is the draw index of element 0.
 inline Doubles dropout(Doubles x, float rate, base::Stream stream, int64_t first) {
   for (size_t i = 0; i < x.size(); ++i)

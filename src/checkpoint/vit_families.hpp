@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// Families of ViTs: what other programs call the tensors of a ViT, and how these become ours
+// (foreign_vit.hpp). To add a family: a function with its names in vit_families.cpp.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace checkpoint {
+
+// How numbers of a file become a tensor of ours. Matrices of PyTorch are [out, in], ours [in, out].
+enum class How {
+  same,     // in the same order, perhaps with another shape
+  turned,   // a matrix, transposed
+  patches,  // [out, channels, height, width] becomes [height, width, channels, out]
+  part,     // one of several equal parts of the rows
+  part_turned,
+  cls,        // the class token plus its position: ours has none
+  positions,  // without that of the class token
+  zeros,      // the file has no such tensor
+};
+
+struct Rule {
+  // {} is the number of a block. A slash in front of ours: beside the trunk.
+  const char *theirs, *ours;
+  How how = How::same;
+  int part = 0, parts = 3;
+};
+
+struct VitFamily {
+  const char *key, *name;  // a value of init.family, and for messages
+  const char* mark;        // a tensor that each such ViT has once
+  const char* cls;         // the class token, [1, 1, width] or [width]
+  const char* positions;   // [1, tokens, width] or [tokens, width]
+  // First parts of the names of the trunk's tensors. What has no rule among them is not in our ViT.
+  std::vector<std::string> parts;
+  std::vector<Rule> rules;            // class token and positions apart
+  std::vector<std::string> unread{};  // tensors of the trunk that its features do not depend on
+};
+
+const std::vector<VitFamily>& vit_families();
+
+}  // namespace checkpoint

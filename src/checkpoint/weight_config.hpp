@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// What other programs write beside weights: config.json and preprocessor_config.json of
+// transformers, config.json of timm, open_clip_config.json. Tensors do not tell these values.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace checkpoint {
+
+struct WeightConfig {
+  std::vector<std::string> files{};   // names of those that were read
+  int64_t heads = 0, image_size = 0;  // 0: not said, as for the numbers below
+  std::string gelu{};                 // a value of model.trunk.gelu; "" : not said
+  double norm_epsilon = 0;
+  std::vector<double> mean{}, deviation{};  // of red, green, blue, in [0, 1]
+  std::string interpolation{};              // "bicubic", "bilinear"
+  double crop = 0;                          // share of the shorter side that is kept
+};
+
+// Reads those that lie in the folder of the file. What is malformed is passed over.
+WeightConfig read_weight_config(const std::string& weights);
+
+}  // namespace checkpoint

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/weight_report.hpp"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/text.hpp"
+#include "checkpoint/foreign_vit.hpp"
+#include "checkpoint/resample.hpp"
+#include "checkpoint/torch_names.hpp"
+#include "checkpoint/weight_config.hpp"
+#include "models/trunks/convolutional/resnet.hpp"
+#include "models/trunks/vit.hpp"
+
+namespace checkpoint {
+namespace {
+
+constexpr const char* kRoot = "encoder/";
+
+// What is known about the ViT of a file.
+struct Found {
+  std::string family;  // for people
+  models::TensorShapes shapes;
+  models::TrunkForm form;
+  std::vector<std::string> gelu;  // the usual value first
+  bool own = false;               // with this program's names or big_vision's, which tell the heads
+  bool clip = false, siglip = false;
+  double norm_epsilon = 1e-6;  // the usual value
+  bool half = false;           // images have mean and deviation 1/2, as usual
+  bool has(const std::string& path) const { return shapes.contains(kRoot + path); }
+  int64_t number(const char* what) const {
+    for (const models::TrunkForm::Number& n : form.numbers)
+      if (n.what == std::string_view(what)) return n.value;
+    return 0;
+  }
+};
+
+// Returns the shapes of a ViT with this program's or big_vision's names, below one prefix.
+models::TensorShapes own_shapes(const WeightFile& file, std::string& prefix) {
+  const std::string mark = "embedding/kernel";
+  models::TensorShapes out;
+  for (const FileTensor& t : file.tensors()) {
+    if (!t.name.ends_with(mark) || t.shape.size() != 4) continue;
+    prefix = t.name.substr(0, t.name.size() - mark.size());
+    for (const FileTensor& of : file.tensors())
+      if (of.name.starts_with(prefix)) out[kRoot + of.name.substr(prefix.size())] = of.shape;
+    return out;
+  }
+  return out;
+}
+
+Found find_vit(const WeightFile& file) {
+  Found out;
+  std::string prefix = file.prefix();
+  if (file.family().empty()) {
+    out.own = true;
+    out.shapes = own_shapes(file, prefix);
+    out.gelu = {"tanh"};
+  } else {
+    for (const FileTensor& t : file.tensors()) out.shapes[t.name] = t.shape;
+    out.gelu = usual_gelu(file, kRoot);
+  }
+  const std::optional<models::TrunkForm> form =
+      models::vit_weights({.patch_height = 1, .patch_width = 1}).form(out.shapes);
+  if (!form) return out;
+  out.form = *form;
+  out.clip = out.has("pre_norm/scale");
+  out.siglip = !out.own && !out.clip && out.gelu.front() == "tanh";
+  const bool plain =
+      file.family() == "transformers" && !out.has("Transformer/encoderblock_0/LayerScale_0/scale");
+  out.norm_epsilon = out.clip ? 1e-5 : plain ? 1e-12 : 1e-6;
+  out.half = out.own || out.siglip || plain;
+  out.family = fmt::format("{}{}", out.own ? "this program or big_vision" : file.family(),
+                           prefix.empty() ? "" : fmt::format(", below {}", prefix));
+  return out;
+}
+
+std::string rounded(const std::vector<double>& values) {
+  std::vector<std::string> all;
+  for (const double v : values) all.push_back(fmt::format("{:.8g}", v));
+  return fmt::format("[{}]", fmt::join(all, ", "));
+}
+
+// Returns the ops that make the images of the other program.
+std::string preprocess(const WeightConfig& config, const Found& vit, int64_t image) {
+  const std::vector<double> half = {0.5, 0.5, 0.5}, clip = {0.48145466, 0.4578275, 0.40821073},
+                            imagenet = {0.485, 0.456, 0.406};
+  std::vector<double> mean = config.mean, deviation = config.deviation;
+  if (mean.size() != 3 || deviation.size() != 3) {
+    mean = vit.clip ? clip : vit.half ? half : imagenet;
+    deviation = vit.clip       ? std::vector{0.26862954, 0.26130258, 0.27577711}
+                : mean == half ? half
+                               : std::vector{0.229, 0.224, 0.225};
+  }
+  const bool cubic = config.interpolation.empty() || config.interpolation == "bicubic";
+  double crop = config.crop;
+  if (crop == 0) crop = vit.siglip || vit.clip ? 1 : 0.875;
+  std::string ops = "decode(precise=True)";
+  if (vit.siglip)
+    ops += fmt::format(" | resize({}, method=\"{}\", antialias=True)", image,
+                       cubic ? "bicubic" : "bilinear");
+  else
+    ops += fmt::format(" | resize_small({}, method=\"{}\", antialias=True) | central_crop({})",
+                       int64_t(std::floor(double(image) / crop)), cubic ? "bicubic" : "bilinear",
+                       image);
+  if (mean == half && deviation == half) return ops + " | value_range(-1, 1)";
+  if (mean == clip) return ops + " | clip_value_range";
+  if (mean == imagenet) return ops + " | vgg_value_range";
+  return fmt::format(
+      "decode(precise=True) | resize_shorter({}) | center_crop({}) | normalize(mean={}, std={})",
+      int64_t(std::floor(double(image) / crop)), image, rounded(mean), rounded(deviation));
+}
+
+std::string deck_of(const Found& vit, const WeightConfig& config) {
+  const int64_t width = vit.number("width"), patch = vit.number("patch");
+  int64_t heads = vit.number("heads"), image = config.image_size;
+  const auto table = vit.shapes.find(std::string(kRoot) + "pos_embedding");
+  if (table != vit.shapes.end() && table->second.size() == 3 && grid_side(table->second[1]) > 0)
+    image = grid_side(table->second[1]) * patch;
+  if (image <= 0) image = 224;
+  const char* note = "";
+  if (!vit.own && config.heads > 0) {
+    heads = config.heads;
+  } else if (!vit.own) {
+    heads = std::max<int64_t>(1, width / 64);
+    note = "  # tensors do not tell it: one for each 64 of the width, as usual";
+  }
+  std::string text =
+      fmt::format("[model]\nimage_size = {}\n\n[model.trunk]\nkind = \"vit\"\n", image);
+  auto add = [&](const char* key, const std::string& value, const std::string& comment = "") {
+    text += fmt::format("{} = {}{}\n", key, value, comment);
+  };
+  for (const char* key : {"patch", "depth", "width", "mlp"})
+    add(key, fmt::format("{}", vit.number(key)));
+  add("heads", fmt::format("{}", heads), note);
+  add("pool", vit.has("MAPHead_0/probe") ? "\"map\"" : vit.has("cls") ? "\"tok\"" : "\"gap\"");
+  const std::string gelu = config.gelu.empty() ? vit.gelu.front() : config.gelu;
+  const bool sure = !config.gelu.empty() || vit.gelu.size() == 1;
+  add("gelu", fmt::format("\"{}\"", gelu),
+      sure ? ""
+           : fmt::format("  # tensors do not tell it: \"{}\" or \"{}\"", vit.gelu[0], vit.gelu[1]));
+  add("norm_epsilon",
+      fmt::format("{:g}", config.norm_epsilon > 0 ? config.norm_epsilon : vit.norm_epsilon));
+  if (vit.number("layer scale") != 0) add("layer_scale", "1", "  # the file's factors replace it");
+  if (vit.number("registers") > 0) add("registers", fmt::format("{}", vit.number("registers")));
+  if (vit.clip) add("pre_norm", "true");
+  text += fmt::format("\n[data.train]\npreprocess = '{} | ...'\n", preprocess(config, vit, image));
+  return text;
+}
+
+}  // namespace
+
+std::string report_weights(const InitOptions& options) {
+  std::unique_ptr<WeightFile> file = open_weights(options.from);
+  int64_t values = 0;
+  for (const FileTensor& t : file->tensors())
+    if (t.type) values += t.count();
+  std::string text = fmt::format("file     {}: {} tensors, {} values\n", options.from,
+                                 file->tensors().size(), base::with_commas(values));
+  const std::optional<TorchNames> resnet =
+      TorchNames::of(*file, models::resnet_weights().torch.value());
+  if (resnet) {
+    models::TensorShapes shapes;
+    for (const FileTensor& t : file->tensors())
+      if (const std::optional<std::string> ours = resnet->ours(t.name)) shapes[*ours] = t.shape;
+    const std::optional<models::TrunkForm> form = models::resnet_weights().form(shapes);
+    if (form)
+      return text + fmt::format(
+                        "family   torchvision{}\ntrunk    {}\n\n[model.trunk]\nkind = \"resnet\"\n"
+                        "depth = {}\nwidth = {}\n",
+                        resnet->prefix().empty() ? "" : ", below " + resnet->prefix(), form->text,
+                        form->numbers[0].value, form->numbers[1].value);
+  }
+  std::map<std::string, std::string> map = options.map;
+  // Heads and GELU are not known, and the size of the images follows from the table of positions.
+  file = translated_vit(std::move(file), {.root = kRoot, .patches = -1, .class_token = true}, map,
+                        options.family);
+  const Found vit = find_vit(*file);
+  if (vit.family.empty()) {
+    text += "family   not known; the first tensors are\n";
+    for (size_t i = 0; i < std::min<size_t>(5, file->tensors().size()); ++i)
+      text += fmt::format("         {}\n", describe(file->tensors()[i]));
+    return text;
+  }
+  const WeightConfig config = read_weight_config(options.from);
+  text += fmt::format("family   {}\ntrunk    {}\n", vit.family, vit.form.text);
+  for (const FileTensor& t : file->tensors())
+    if (file->translated_root() == kRoot && t.name.starts_with(kRoot) &&
+        t.name.find('.') != t.name.npos)
+      text += fmt::format("refused  {}: this ViT has no such part\n", describe(t));
+  if (!config.files.empty()) text += fmt::format("beside   {}\n", fmt::join(config.files, ", "));
+  return text + "\n" + deck_of(vit, config);
+}
+
+}  // namespace checkpoint
