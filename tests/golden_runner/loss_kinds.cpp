@@ -240,25 +240,23 @@ class PrototypesAlone : public models::Head {
  public:
   PrototypesAlone(int64_t width, const std::vector<int64_t>& prototypes,
                   models::ParameterList& list)
-      : block_(list.begin_block("head")), widths_{width} {
+      : Head(list.begin_block("head")), widths_{width} {
     for (size_t h = 0; h < prototypes.size(); ++h) {
       widths_.push_back(prototypes[h]);
       weights_.push_back(list.add_frozen(fmt::format("head/prototypes{}.weight", h),
                                          {prototypes[h], width}, models::ParameterList::zeros()));
     }
   }
-  int block() const override { return block_; }
   std::vector<int64_t> widths() const override { return widths_; }
   std::vector<int> prototypes() const override { return weights_; }
   std::unique_ptr<Pass> make_pass() const override { return std::make_unique<Pass>(); }
-  void forward(nn::Context&, device::View, int64_t, std::span<const device::View>, int,
-               Pass&) const override {}
-  void backward(nn::Context&, std::span<const device::View>, device::View, int,
-                Pass&) const override {}
   int64_t forward_flops() const override { return 0; }
 
  private:
-  int block_;
+  void compute(nn::Context&, device::View, int64_t, std::span<const device::View>,
+               Pass&) const override {}
+  void differentiate(nn::Context&, std::span<const device::View>, device::View,
+                     Pass&) const override {}
   std::vector<int64_t> widths_;
   std::vector<int> weights_;
 };

@@ -118,7 +118,8 @@ models::HostBatch Runner::host_batch(int64_t step, int64_t first, int64_t n, boo
 models::Cappa::Draws Runner::draws(int64_t step, int64_t first, int64_t n) const {
   int64_t at = (step - 1) * case_.batch + first, length = case_.model->length();
   return {{batch_.parallel.begin() + at, batch_.parallel.begin() + at + n},
-          {batch_.ids.begin() + at * length, batch_.ids.begin() + (at + n) * length}};
+          {batch_.ids.begin() + at * length, batch_.ids.begin() + (at + n) * length},
+          {}};
 }
 
 step::Engine::Fill Runner::feed(step::Engine& engine, int64_t step, bool masks) const {

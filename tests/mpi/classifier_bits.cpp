@@ -125,8 +125,8 @@ Outcome run(comm::Session& session, const tests::Case& c, const std::string& poo
   options.model = tests::made_model(c, model.kind, model.options);
   const bool torch_names = is_resnet(pool) || pool == "convnext" || are_probes(pool);
   options.groups = {torch_names ? "trunk/.*" : "encoder/.*", "head/.*"};
-  options.passes = {[](const models::Model& model) {
-    const auto& ranker = dynamic_cast<const models::ClassRanker&>(model);
+  options.passes = {[](const models::Model& made) {
+    const auto& ranker = dynamic_cast<const models::ClassRanker&>(made);
     eval::ClassRequest request;
     if (!ranker.head_names().empty()) request.heads = {"res3"};
     return eval::make_class_pass(ranker, request);

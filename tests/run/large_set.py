@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes sets of many shards that take little disk, and measures how runs start on them.
 
-    TRAINER=build/trainer tests/run/large_set.py FOLDER --shards 100000 --samples 10000     a set of 1e9 samples
+    TRAINER=build/trainer python3 tests/run/large_set.py FOLDER --shards 100000 --samples 10000     a set of 1e9 samples
 
 All shards are names of a few files, and so are their indexes. The program sees as many files, and as many samples, as if
 each shard were a file of its own.
@@ -30,7 +30,7 @@ preprocess = \'\'\'decode | resize(16) | value_range(-1, 1)
 '''
 
 
-def deck(folder, last, run, steps=2):
+def deck(folder, last, run, steps=3):
     """Returns the deck of a small model on the shards up to the number `last`."""
     text = harness.DECK.format(dir=run, tokenizer=harness.TOKENIZER, data=folder)
     text = text[:text.index("[eval.val]")].replace("total_steps = 12", f"total_steps = {steps}")
@@ -38,7 +38,7 @@ def deck(folder, last, run, steps=2):
     return text[:begin] + SET.format(folder=folder, last=last) + text[end:]
 
 
-def run(folder, last, name, *pairs, steps=2, ranks=0, trace=""):
+def run(folder, last, name, *pairs, steps=3, ranks=0, trace=""):
     """Runs the deck. Returns seconds, the largest memory of a process in MiB, and the output."""
     path = f"{folder}/{name}.toml"
     with open(path, "w") as f:
@@ -77,8 +77,8 @@ def make(folder, shards, samples):
     for first in groups:
         path = f"{folder}/one.toml"
         with open(path, "w") as f:
-            f.write(deck(folder, 0, f"{folder}/run_one", 1).replace("{000000..000000}", f"{first:06}"))
-        subprocess.run([harness.TRAINER, path], capture_output=True, check=True)
+            f.write(deck(folder, 0, f"{folder}/run_one", 3).replace("{000000..000000}", f"{first:06}"))
+        subprocess.run([harness.TRAINER, path], capture_output=True, check=True, stdin=subprocess.DEVNULL)
         shutil.rmtree(f"{folder}/run_one")
         for s in range(first + 1, min(first + LINKS, shards)):
             os.link(name(folder, first) + ".index", name(folder, s) + ".index")
@@ -112,7 +112,7 @@ def main():
         shutil.rmtree(f"{folder}/run_{name}", ignore_errors=True)
         seconds, mib, text = run(folder, last, name, *pairs, ranks=ranks)
         first = re.search(r"^data .*", text, re.M)
-        print(f"{name:20} {seconds:6.1f} s for two steps   largest memory of a process so far {mib:7.0f} MiB   {first and first[0]}")
+        print(f"{name:20} {seconds:6.1f} s for three steps   largest memory of a process so far {mib:7.0f} MiB   {first and first[0]}")
         sys.stdout.flush()
     if shutil.which("strace"):
         shutil.rmtree(f"{folder}/run_traced", ignore_errors=True)

@@ -14,7 +14,7 @@ import large_set
 class LargeSet(harness.RunTest):
     def start(self, shards, name, *args, code=0, ranks=0, want=("done     exit=0",)):
         deck = large_set.deck(f"{self.folder}/set{shards}", shards - 1, f"{self.folder}/{name}").replace(
-            "total_steps = 2", 'total_steps = 2, shuffle = "none"')
+            "total_steps = 3", 'total_steps = 3, shuffle = "none"')
         self.expect(code, *want, args=[self.deck(deck), *args], ranks=ranks)
 
     def losses(self, name):
@@ -27,7 +27,7 @@ class LargeSet(harness.RunTest):
         self.assertEqual(len(glob.glob(lists)), 1)
         self.start(300, "second", "--set", "loader.index_mb=7", ranks=2)
         self.assertEqual(self.losses("second"), self.losses("first"))
-        self.start(300, "first", "--set", "train.total_steps=4", ranks=2)  # continues what began without a list
+        self.start(300, "first", "--set", "train.total_steps=5", ranks=2)  # continues what began without a list
         # The first shard is looked at. The second one is not, and has other bytes of equal length.
         shard = f"{self.folder}/set300/s-000001.tar"
         with open(shard, "rb") as f:
