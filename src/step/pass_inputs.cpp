@@ -31,6 +31,13 @@ PassInputs::PassInputs(const Passes& passes, int64_t micro_batch, int64_t kept,
   for (size_t p = 0; p < pinned_.size(); ++p)
     for (const auto& [name, size] : p < 2 ? all : of_training)
       pinned_[p].buffers[name] = device::HostBuffer(Kind::cuda, size);
+  for (size_t s = 0; s < sets_.size(); ++s)
+    for (models::Inputs& inputs : sets_[s].inputs) fill_on_host(inputs, pinned_[s]);
+}
+
+// Points the inputs to the buffers that the host fills.
+void PassInputs::fill_on_host(models::Inputs& inputs, Pinned& pinned) {
+  for (auto& [name, input] : inputs) input.host.data = pinned.buffers.at(name).data();
 }
 
 void PassInputs::add_set(const Sizes& sizes, const Passes& passes, int64_t micro_batch,
@@ -52,8 +59,7 @@ const models::Inputs& PassInputs::begin(size_t pass, int64_t number) {
   if (!copies_) return sets_[set_].inputs[pass];
   filled_ = keeps_ && pass == 0 ? size_t(number) : set_;
   Pinned& pinned = pinned_[filled_];
-  for (auto& [name, input] : sets_[set_].inputs[pass])
-    input.host.data = pinned.buffers.at(name).data();
+  fill_on_host(sets_[set_].inputs[pass], pinned);
   device::MayWait lifted;  // two passes are queued; running further ahead gains nothing
   pinned.copied.synchronize("inputs on their way to the GPU");
   return sets_[set_].inputs[pass];

@@ -46,6 +46,7 @@ class PassInputs {
   };
   using Sizes = std::map<std::string, int64_t>;  // bytes, by name
   using Passes = std::vector<const models::Pass*>;
+  static void fill_on_host(models::Inputs& inputs, Pinned& pinned);
   void add_set(const Sizes& sizes, const Passes& passes, int64_t micro_batch,
                device::Ledger& ledger);
 
