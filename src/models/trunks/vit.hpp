@@ -22,7 +22,8 @@ std::vector<float> sincos2d(int64_t height, int64_t width, int64_t columns);
 std::vector<float> cubic_resampling(int64_t from_height, int64_t from_width, int64_t to_height,
                                     int64_t to_width);
 
-// The configuration of a ViT. A model makes it from its own keys.
+// The configuration of a ViT. A model makes it from its own keys. There are many members because
+// each key has one.
 struct VitConfig {
   int64_t image_height = 0, image_width = 0;
   int64_t patch_height = 0, patch_width = 0;  // must divide the image's
