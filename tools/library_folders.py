@@ -10,14 +10,14 @@ from console import Failure
 from vit_names import Timm, Transformers
 
 RESAMPLE = {"nearest": 0, "bilinear": 2, "bicubic": 3}  # Pillow's numbers
-LEAST_EPSILON = 1e-6
+TIMM_EPSILON = 1e-6
 
 
 def timm_settings(vit, images):
     """Returns {file: what timm.create_model("local-dir:FOLDER", pretrained=True) reads}."""
     f = vit.facts
-    if f["epsilon"] != LEAST_EPSILON:
-        raise Failure(f"timm's folders have norms with an epsilon of {LEAST_EPSILON:g} alone, and this ViT has {f['epsilon']:g}: take "
+    if f["epsilon"] != TIMM_EPSILON:
+        raise Failure(f"timm's folders have norms with an epsilon of {TIMM_EPSILON:g} alone, and this ViT has {f['epsilon']:g}: take "
                       "--names timm, whose last line makes the model, or --as transformers")
     squash = images["shorter"] is None
     cfg = {"input_size": [3, f["size"], f["size"]], "fixed_input_size": True, "interpolation": images["interpolation"],
@@ -59,7 +59,7 @@ FOLDERS = {"timm": (Timm, timm_settings), "transformers": (Transformers, transfo
 def opened(vit, folder):
     """Returns the lines of Python that open the folder."""
     architecture = vit.architecture() if isinstance(vit, Transformers) else ""
-    return OPENED[vit.library].format(folder=folder, architecture=architecture,
+    return OPENED[vit.program].format(folder=folder, architecture=architecture,
                                       more=", add_pooling_layer=False" if architecture == "ViTModel" else "")
 
 
@@ -90,7 +90,7 @@ def data_of(deck):
 def card(vit, run, deck, images, folder, license_name):
     """Returns README.md of the folder: what the model is, how it was made, what it reaches, and what the files hash to."""
     f = vit.facts
-    lines = ["---", f"library_name: {vit.library}", f"license: {license_name}",
+    lines = ["---", f"library_name: {vit.program}", f"license: {license_name}",
              f"pipeline_tag: {'image-classification' if f['classes'] else 'image-feature-extraction'}", "---", "",
              f"# {deck.get('run', {}).get('name') or 'model'}", "",
              f"A ViT of depth {f['depth']}, width {f['width']}, {f['heads']} heads, patches of {f['patch']} pixels, for images of "
@@ -116,7 +116,7 @@ def run_of(checkpoint):
 
 def write(weights, folder, options, write_weights):
     """Makes the folder. Returns the view of the weights that was written. `write_weights`(weights, path) writes .safetensors."""
-    view, settings_of = FOLDERS[options.library]
+    view, settings_of = FOLDERS[options.program]
     vit, deck = view(weights), weights.deck()
     images = image_preparation.preparation(deck, vit.facts["size"], options.preprocess)
     files = settings_of(vit, images)
@@ -128,7 +128,7 @@ def write(weights, folder, options, write_weights):
             file.write("\n")
     with open(os.path.join(folder, "deck.toml"), "xb") as file:
         file.write(weights.file["/deck"][()])
-    text = card(vit, run_of(weights.path), deck, images, folder, options.license)
+    text = card(vit, run_of(weights.path), deck, images, folder, options.license or "unknown")
     with open(os.path.join(folder, "README.md"), "x", encoding="utf-8", errors="surrogateescape") as file:
         file.write(text)
     return vit

@@ -30,12 +30,12 @@ class Vit:
     A library is a subclass with NAMES: the library's name and our paths, which are joined. {} is the number of a block.
     """
 
-    library, NAMES = "", {}
+    program, NAMES = "", {}
 
     def __init__(self, weights):
         self.weights, self.path, self.step, self.name, self.places = weights, weights.path, weights.step, weights.name, {}
         if "encoder/embedding/kernel" not in weights.places:
-            raise Failure(f"{weights.path} holds no ViT (encoder/embedding/kernel): leave out --names {self.library}")
+            raise Failure(f"{weights.path} holds no ViT (encoder/embedding/kernel): leave out --names {self.program}")
         if "encoder/pos_embedding" not in weights.places:
             raise Failure(f"{weights.path} has the fixed positions of posemb = \"sincos2d\", which {self.model} lacks")
         blocks = {int(found[1]) for path in weights.places if (found := re.match(BLOCK.format(r"(\d+)"), path))}
@@ -52,7 +52,7 @@ class Vit:
 
     @property
     def model(self):
-        return f"{self.library}'s ViT"
+        return f"{self.program}'s ViT"
 
     def facts_of(self, depth):
         """Returns the sizes of the ViT, and what its deck says about it."""
@@ -99,7 +99,7 @@ GELUS = {"tanh": "gelu_tanh", "quick": "quick_gelu"}  # timm's names of those th
 
 
 class Timm(Vit):
-    library = "timm"
+    program = "timm"
     NAMES = {
         "patch_embed.proj.weight": ["encoder/embedding/kernel"],
         "patch_embed.proj.bias": ["encoder/embedding/bias"],
@@ -147,7 +147,7 @@ class Timm(Vit):
 
 
 class Transformers(Vit):
-    library = "transformers"
+    program = "transformers"
     NAMES = {
         "vit.embeddings.patch_embeddings.projection.weight": ["encoder/embedding/kernel"],
         "vit.embeddings.patch_embeddings.projection.bias": ["encoder/embedding/bias"],

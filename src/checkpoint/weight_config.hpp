@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What other programs write beside weights: config.json and preprocessor_config.json of
-// transformers, config.json of timm, open_clip_config.json. Tensors do not tell these values.
+// Files that other programs write beside weights: config.json and preprocessor_config.json of
+// transformers, config.json of timm, open_clip_config.json. No tensor shows their values.
 #pragma once
 
 #include <cstdint>

@@ -19,7 +19,7 @@ namespace {
 
 constexpr const char* kRoot = "encoder/";
 
-// What is known about the ViT of a file.
+// The facts that are known about the ViT of a file.
 struct Found {
   std::string family;  // for people
   models::TensorShapes shapes;

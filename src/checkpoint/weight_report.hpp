@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a file of weights holds, for people (--mode weights).
+// Describes a file of weights to people (--mode weights).
 #pragma once
 
 #include <string>

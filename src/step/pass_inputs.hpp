@@ -33,13 +33,13 @@ class PassInputs {
   int64_t set() const { return int64_t(set_); }
 
  private:
-  // What ops read.
+  // Buffers that ops read.
   struct Set {
     std::map<std::string, device::Buffer> buffers;  // by name; passes share them
     std::vector<models::Inputs> inputs;             // by pass
     device::Event used;
   };
-  // What the host fills for a GPU.
+  // Buffers that the host fills for a GPU.
   struct Pinned {
     std::map<std::string, device::HostBuffer> buffers;
     device::Event copied;

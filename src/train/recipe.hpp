@@ -190,7 +190,7 @@ struct Recipe {
   std::vector<std::string> bytes_fields(device::Kind kind) const;
 
  private:
-  // What a model follows from.
+  // The values that a model depends on.
   struct MadeFrom {
     std::shared_ptr<config::Table::Variant> options;
     models::Recompute recompute = models::Recompute::none;

@@ -187,7 +187,7 @@ class VitWeights(harness.RunTest):
         return tomllib.loads(self.output.partition("\n\n")[2]) if code == 0 else {}
 
     def test_decks_for_files(self):
-        """The printed keys are those of each file. config.json tells what tensors do not."""
+        """The tool prints the keys that fit each file, and takes from config.json the facts that no tensor shows."""
         told = {"erf": "gelu", "quick": "quick_gelu", "tanh": "gelu_pytorch_tanh"}
         for name, keys in FILES.items():
             folder = self.path("folder_" + name)
@@ -396,6 +396,8 @@ class VitWeights(harness.RunTest):
         for args, words in ((("--as", "transformers"), "has a class token, and this one has none"),
                             (("--as", "timm"), "epsilon of 1e-06 alone, and this ViT has 0.01"),
                             (("--as", "timm", "--names", "timm"), "writes a folder"),
+                            (("--license", "cc0-1.0"), "give --as as well"),
+                            (("--as", "timm", "--tokenizer", "x.model"), "holds no tokenizer"),
                             (("--as", "timm", "--preprocess", "decode | inception_crop(32) | value_range"), "by a fixed resize"),
                             (("--as", "timm", "--preprocess", "decode | resize(64) | value_range"), "to 32 x 32 pixels")):
             with self.subTest(args):

@@ -19,8 +19,8 @@ class Unreadable : public base::Error {
   explicit Unreadable(const std::string& text) : base::Error(base::Exit::data, text) {}
 };
 
-// What tells a file from another one in its place: size, time of modification, inode number, and
-// the time of the inode's last change, which no program can set.
+// The facts that tell a file from another one in its place: size, time of modification, inode
+// number, and the time of the inode's last change, which no program can set.
 using FileState = std::array<int64_t, 4>;
 // Returns nothing if there is no such file. Does not open it.
 std::optional<FileState> state_at(const std::string& path);

@@ -76,7 +76,8 @@ struct OpenContext {
   std::vector<std::string> bytes_fields = {};
   // The folder of node-local copies of SourceOptions::files(); "" = read in place.
   std::string stage_dir = {};
-  // What each rank has found out of its share of the files (SourceOptions::list_share), by files.
+  // By set of files: the texts that ranks have made of their shares
+  // (SourceOptions::list_share).
   std::map<std::string, std::vector<std::string>> shares = {};
   std::stop_token token = {};  // may request to give up opening (base/cancel.hpp)
 

@@ -51,7 +51,7 @@ bool is_changed(const FileState& then, const FileState& now, bool is_copy = fals
 // A reader checks and decodes the groups that it needs, so its cost does not grow with the shard.
 std::string encode_tar_index(const TarIndex& index, const FileState& state);
 
-// What an index tells without its samples.
+// The head of an index: all but its samples.
 struct TarIndexHead {
   // Samples that have the same extensions.
   struct Kind {

@@ -172,7 +172,7 @@ class Vit : public Trunk {
   // The host's copies of a pass's tables. They depend on the number and the sizes of images alone,
   // so they are made once and not in each pass.
   struct HostTables {
-    // What they are made for.
+    // The tables fit these images.
     int64_t images = 0;
     std::vector<Tokens::Group> groups = {};
 

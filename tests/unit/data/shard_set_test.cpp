@@ -101,7 +101,7 @@ TEST_F(ShardSetTest, EverySampleWithAndWithoutAList) {
   EXPECT_EQ(made->earlier_fingerprint(), read->earlier_fingerprint());
 }
 
-// Of 320 indexes, a bound of one byte leaves one mapped.
+// A bound of one byte leaves one of 320 indexes mapped.
 TEST_F(ShardSetTest, IndexesStayMappedUnderABound) {
   if (!std::filesystem::exists("/proc/self/maps")) GTEST_SKIP() << "needs /proc";
   auto mapped = [&] {

@@ -117,7 +117,7 @@ TEST_F(JournalTest, RanksThatSeeUnlikeLengthsTakeWhatAllSee) {
   }
 }
 
-// What a rank reads must be what another one has found and checked.
+// A rank reads the bytes that another rank has checked, or none.
 TEST_F(JournalTest, AnExampleThatHasChangedSinceIsMadeAgain) {
   EXPECT_EQ(attempt(2, 4, 50, 3), 0);
   rig::ThreadRanks(3).run_all([&](comm::Comm& world) {
