@@ -11,6 +11,13 @@ METHODS = ("bilinear", "bicubic", "nearest")
 EXAMPLE = "--preprocess 'decode | resize(224) | value_range(-1, 1)'"
 
 
+def text_of(call):
+    """Returns an op as decks and big_vision write it."""
+    name, positional, named = call
+    values = [repr(value) for value in positional] + [f"{key}={value!r}" for key, value in named.items()]
+    return f"{name}({', '.join(values)})" if values else name
+
+
 def three(value):
     values = list(value) if isinstance(value, (list, tuple)) else [value]
     return values * 3 if len(values) == 1 else values
@@ -67,14 +74,16 @@ def prepared(calls):
     # Libraries have no "area". Their bilinear resize of a smaller image is antialiased, which is nearest to it.
     method = size["method"] if size["method"] in METHODS else "bilinear"
     return {"size": size["size"], "shorter": size["shorter"], "interpolation": method, "mean": scale[0], "std": scale[1],
-            "text": " | ".join(name for name, _, _ in mine)}
+            "text": " | ".join(name for name, _, _ in mine), "ops": "|".join(map(text_of, mine))}
 
 
 def preparation(deck, size, given=None):
-    """Returns how images of `size` pixels are prepared: as `given` says, or as the first data set of the deck that has no random op."""
+    """Returns how images of `size` pixels (None: any) are prepared: as `given` says, or as the first data set of the deck that has no
+    random op."""
     found = [prepared(calls) for calls in ([pipeline(given)] if given else pipelines(deck).values())]
-    fitting = [one for one in found if one and one["size"] == size]
+    fitting = [one for one in found if one and size in (None, one["size"])]
     if not fitting:
-        raise Failure(f"{'--preprocess' if given else 'no data set of the deck'} brings images to {size} x {size} pixels by a fixed resize "
+        sides = f"{size} x {size} pixels" if size else "a size"
+        raise Failure(f"{'--preprocess' if given else 'no data set of the deck'} brings images to {sides} by a fixed resize "
                       f"and a scale, which is all that other libraries know; give such ops: {EXAMPLE}")
     return fitting[0]

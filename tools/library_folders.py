@@ -3,10 +3,15 @@
 import hashlib
 import json
 import os
+from dataclasses import dataclass
+from typing import Callable
 
 import image_preparation
 import run_dir
+from big_vision_names import BigVision
 from console import Failure
+from onnx_trunks import Onnx
+from torchvision_names import Torchvision
 from vit_names import Timm, Transformers
 
 RESAMPLE = {"nearest": 0, "bilinear": 2, "bicubic": 3}  # Pillow's numbers
@@ -29,38 +34,85 @@ def timm_settings(vit, images):
                             "global_pool": given.get("global_pool", "token"), "model_args": given, "pretrained_cfg": cfg}}
 
 
-def transformers_settings(vit, images):
-    """Returns {file: what from_pretrained(FOLDER) reads}."""
-    config = {"model_type": "vit", "architectures": [vit.architecture()], "num_channels": 3, "qkv_bias": True, "torch_dtype": "float32",
-              **{key: value for key, value in vit.settings().items() if key != "num_labels"}}
-    if labels := [f"LABEL_{i}" for i in range(vit.facts["classes"])]:
-        config |= {"id2label": dict(enumerate(labels)), "label2id": {label: i for i, label in enumerate(labels)}}
+def preprocessor(images):
+    """Returns preprocessor_config.json, which transformers and programs for its ONNX models read."""
     shared = {"do_resize": True, "resample": RESAMPLE[images["interpolation"]], "do_rescale": True, "rescale_factor": 1 / 255,
               "do_normalize": True, "image_mean": images["mean"], "image_std": images["std"]}
     sides = {"height": images["size"], "width": images["size"]}
     if images["shorter"] is None:
-        images = {"image_processor_type": "ViTImageProcessor", "size": sides}
-    else:
-        images = {"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": images["shorter"]}, "do_center_crop": True,
-                  "crop_size": sides}
-    return {"config.json": config, "preprocessor_config.json": {**images, **shared}}
+        return {"image_processor_type": "ViTImageProcessor", "size": sides, **shared}
+    return {"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": images["shorter"]}, "do_center_crop": True,
+            "crop_size": sides, **shared}
 
 
-# How a folder is opened; {folder} is its path.
-OPENED = {
-    "timm": "import timm\nmodel = timm.create_model('local-dir:{folder}', pretrained=True).eval()\n"
-            "images = timm.data.create_transform(**timm.data.resolve_model_data_config(model))",
-    "transformers": "import transformers\nmodel = transformers.{architecture}.from_pretrained('{folder}'{more})\n"
-                    "images = transformers.AutoImageProcessor.from_pretrained('{folder}')",
+def transformers_settings(vit, images):
+    """Returns {file: what from_pretrained(FOLDER) reads}."""
+    config = {"model_type": "vit", "architectures": [vit.architecture()], "num_channels": 3, "qkv_bias": True, "torch_dtype": "float32",
+              **{key: value for key, value in vit.settings().items() if key != "num_labels"}}
+    if labels := [f"LABEL_{i}" for i in range(vit.classes)]:
+        config |= {"id2label": dict(enumerate(labels)), "label2id": {label: i for i, label in enumerate(labels)}}
+    return {"config.json": config, "preprocessor_config.json": preprocessor(images)}
+
+
+def torchvision_settings(trunk, images):
+    """Returns {model.py: the calls that make the model and the preparation of images}."""
+    squash = images["shorter"] is None
+    method = f"torchvision.transforms.InterpolationMode.{images['interpolation'].upper()}"
+    ops = [f"Resize({(images['size'],) * 2 if squash else images['shorter']}, {method}, antialias=True)",
+           *([] if squash else [f"CenterCrop({images['size']})"]), "ToTensor()", f"Normalize({images['mean']}, {images['std']})"]
+    last = trunk.head.split(".")
+    place = f"made.{last[0]}" + (f"[{last[1]}]" if len(last) > 1 else "")
+    lines = [f'"""{trunk.description}, for torchvision: model() and images()."""', "import os", "", "import torch",
+             "import torchvision", "from safetensors.torch import load_file",
+             "from torchvision.models.convnext import CNBlockConfig" if trunk.head != "fc" else
+             "from torchvision.models.resnet import BasicBlock, Bottleneck", "", "", "def model():",
+             f"    made = {trunk.call()}", *([] if trunk.classes else [f"    {place} = torch.nn.Identity()"]),
+             "    made.load_state_dict(load_file(os.path.join(os.path.dirname(os.path.abspath(__file__)), 'model.safetensors')))",
+             "    return made.eval()", "", "", "def images():", "    t = torchvision.transforms",
+             f"    return t.Compose([{', '.join('t.' + op for op in ops)}])", ""]
+    return {"model.py": "\n".join(lines)}
+
+
+def onnx_settings(_, images):
+    return {"preprocessor_config.json": preprocessor(images)}
+
+
+def big_vision_settings(model, images):
+    return {"config.py": model.config("decode|" + images["ops"])}
+
+
+@dataclass
+class Library:
+    view: type          # the weights under the library's names
+    weights: str        # file of the weights
+    settings: Callable  # (view, images) -> {file: a text, or what is written as JSON}
+    opened: str         # lines of Python that open {folder}
+
+
+LIBRARIES = {
+    "timm": Library(Timm, "model.safetensors", timm_settings,
+                    "import timm\nmodel = timm.create_model('local-dir:{folder}', pretrained=True).eval()\n"
+                    "images = timm.data.create_transform(**timm.data.resolve_model_data_config(model))"),
+    "transformers": Library(Transformers, "model.safetensors", transformers_settings,
+                            "import transformers\nmodel = transformers.{architecture}.from_pretrained('{folder}'{more})\n"
+                            "images = transformers.AutoImageProcessor.from_pretrained('{folder}')"),
+    "torchvision": Library(Torchvision, "model.safetensors", torchvision_settings,
+                           "import sys\nsys.path.insert(0, '{folder}')\nimport model as made\nmodel, images = made.model(), made.images()"),
+    "onnx": Library(Onnx, "model.onnx", onnx_settings,
+                    "import onnxruntime\nmodel = onnxruntime.InferenceSession('{folder}/model.onnx')\n"
+                    "features, = model.run(['{last}'], {{'images': images}})  # f32 [images, 3, height, width]"),
+    "big_vision": Library(BigVision, "weights.npz", big_vision_settings,
+                          "import sys\nsys.path.insert(0, '{folder}')\nimport config, {module}\nfrom big_vision import utils\n"
+                          "model = {module}.Model(**config.get_config().model)\nparams = utils.load_params('{folder}/weights.npz')"),
 }
-FOLDERS = {"timm": (Timm, timm_settings), "transformers": (Transformers, transformers_settings)}
 
 
-def opened(vit, folder):
+def opened(view, folder):
     """Returns the lines of Python that open the folder."""
-    architecture = vit.architecture() if isinstance(vit, Transformers) else ""
-    return OPENED[vit.program].format(folder=folder, architecture=architecture,
-                                      more=", add_pooling_layer=False" if architecture == "ViTModel" else "")
+    architecture = view.architecture() if isinstance(view, Transformers) else ""
+    return LIBRARIES[view.program].opened.format(
+        folder=folder, architecture=architecture, more=", add_pooling_layer=False" if architecture == "ViTModel" else "",
+        last=view.outputs()[-1] if isinstance(view, Onnx) else "", module=view.module() if isinstance(view, BigVision) else "")
 
 
 def digest(path):
@@ -87,20 +139,19 @@ def data_of(deck):
             for name, table in tables.items() if table]
 
 
-def card(vit, run, deck, images, folder, license_name):
+def card(view, run, deck, images, folder, license_name):
     """Returns README.md of the folder: what the model is, how it was made, what it reaches, and what the files hash to."""
-    f = vit.facts
-    lines = ["---", f"library_name: {vit.program}", f"license: {license_name}",
-             f"pipeline_tag: {'image-classification' if f['classes'] else 'image-feature-extraction'}", "---", "",
+    lines = ["---", f"library_name: {view.program}", f"license: {license_name}",
+             f"pipeline_tag: {'image-classification' if view.classes else 'image-feature-extraction'}", "---", "",
              f"# {deck.get('run', {}).get('name') or 'model'}", "",
-             f"A ViT of depth {f['depth']}, width {f['width']}, {f['heads']} heads, patches of {f['patch']} pixels, for images of "
-             f"{f['size']} x {f['size']}" + (f", with {f['classes']} classes." if f["classes"] else ", without a head."), "",
-             "```python", opened(vit, "FOLDER"), "```", "", "## Images", "",
-             f"Prepared by `{images['text']}`: mean {images['mean']}, deviation {images['std']} of values in 0 to 1. The trainer's own "
-             "resize has no antialiasing unless its deck asks for it; libraries that use Pillow always have it.", "",
-             "## Training", "", f"Step {vit.step:,}, weights `{vit.name}`, model kind `{deck.get('model', {}).get('kind', '')}`. "
+             f"{view.description}, " + (f"with {view.classes} classes." if view.classes else "without a head."), "",
+             "```python", opened(view, "FOLDER"), "```", "", "## Images", "",
+             f"Prepared by `{images['text']}`: {images['size']} x {images['size']} pixels, mean {images['mean']}, deviation "
+             f"{images['std']} of values in 0 to 1. The trainer's own resize has no antialiasing unless its deck asks for it; libraries "
+             "that use Pillow always have it.", "",
+             "## Training", "", f"Step {view.step:,}, weights `{view.name}`, model kind `{deck.get('model', {}).get('kind', '')}`. "
              "`deck.toml` is the whole deck, with all defaults.", "", *data_of(deck)]
-    if results := results_of(run, vit.step) if run else []:
+    if results := results_of(run, view.step) if run else []:
         lines += ["", "## Results", "", "| number | step | value |", "| --- | --- | --- |"]
         lines += [f"| {name} | {at:,} | {value:.6g} |" for name, at, value in results]
     lines += ["", "## Files", "", "| file | SHA-256 |", "| --- | --- |"]
@@ -114,21 +165,20 @@ def run_of(checkpoint):
     return "" if run_dir.problem_of(run) else run
 
 
-def write(weights, folder, options, write_weights):
-    """Makes the folder. Returns the view of the weights that was written. `write_weights`(weights, path) writes .safetensors."""
-    view, settings_of = FOLDERS[options.program]
-    vit, deck = view(weights), weights.deck()
-    images = image_preparation.preparation(deck, vit.facts["size"], options.preprocess)
-    files = settings_of(vit, images)
+def write(weights, folder, options, writers):
+    """Makes the folder. Returns the view of the weights that was written. writers: {ending: writes (view, path)}."""
+    library = LIBRARIES[options.program]
+    view, deck = library.view(weights), weights.deck()
+    images = image_preparation.preparation(deck, view.size, options.preprocess)
+    files = library.settings(view, images)
     os.mkdir(folder)
-    write_weights(vit, os.path.join(folder, "model.safetensors"))
+    writers[os.path.splitext(library.weights)[1]](view, os.path.join(folder, library.weights))
     for name, content in files.items():
         with open(os.path.join(folder, name), "x", encoding="utf-8") as file:
-            json.dump(content, file, indent=2)
-            file.write("\n")
+            file.write(content if isinstance(content, str) else json.dumps(content, indent=2) + "\n")
     with open(os.path.join(folder, "deck.toml"), "xb") as file:
         file.write(weights.file["/deck"][()])
-    text = card(vit, run_of(weights.path), deck, images, folder, options.license or "unknown")
+    text = card(view, run_of(weights.path), deck, images, folder, options.license or "unknown")
     with open(os.path.join(folder, "README.md"), "x", encoding="utf-8", errors="surrogateescape") as file:
         file.write(text)
-    return vit
+    return view

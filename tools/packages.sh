@@ -26,7 +26,7 @@ TRAINER_PACKAGES=(
 # nothing, because only one version of the formatter is right and not every system has Chromium.
 TRAINER_TEST_PACKAGES=(slurm-wlm munge shellcheck "clang-14|clang-19" "libclang-rt-14-dev|libclang-rt-19-dev"
                        "libomp-14-dev|libomp-19-dev" "clang-format-14|" "chromium|" mmdebstrap graphviz
-                       libdeflate-tools)
+                       libdeflate-tools python3-onnx)
 
 # Prints the given packages that are not installed. Asks dpkg, and apt's lists about choices, so it
 # needs neither rights nor a network.

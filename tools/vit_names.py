@@ -23,6 +23,33 @@ def block_names(prefix, norms, dense):
     return names
 
 
+def block_numbers(weights):
+    """Returns the numbers of the blocks of the ViT that the weights hold."""
+    return sorted({int(found[1]) for path in weights.places if (found := re.match(BLOCK.format(r"(\d+)"), path))})
+
+
+def facts_of_vit(weights):
+    """Returns the sizes of the ViT that the weights hold, and what their deck says about it."""
+    patch, _, _, width = weights.shape("encoder/embedding/kernel")
+    model = weights.deck().get("model", {})
+    options = model.get("trunk") or model.get("encoder") or {}
+    table = weights.shape("encoder/pos_embedding")[1] if "encoder/pos_embedding" in weights.places else 0
+    return {"patch": patch, "width": width, "depth": len(block_numbers(weights)),
+            "heads": weights.shape(HEADED.format(0) + "query/kernel")[1],
+            "mlp": weights.shape(BLOCK.format(0) + "MlpBlock_0/Dense_0/kernel")[1],
+            "size": round(table**0.5) * patch or model.get("image_size"),
+            "token": "encoder/cls" in weights.places, "pooled": POOL + "probe" in weights.places,
+            "scaled": BLOCK.format(0) + "LayerScale_0/scale" in weights.places,
+            "registers": weights.shape("encoder/registers")[1] if "encoder/registers" in weights.places else 0,
+            "gelu": options.get("gelu", "tanh"), "epsilon": options.get("norm_epsilon", 1e-6),
+            "classes": weights.shape("head/kernel")[1] if "head/kernel" in weights.places else 0}
+
+
+def describe(facts):
+    return (f"A ViT of depth {facts['depth']}, width {facts['width']}, {facts['heads']} heads, patches of {facts['patch']} pixels, for "
+            f"images of {facts['size']} x {facts['size']}")
+
+
 class Vit:
     """Has the tensors of some weights under a library's names. A class token gets a position of zeros, which ours lacks; with
     registers neither has one.
@@ -38,9 +65,9 @@ class Vit:
             raise Failure(f"{weights.path} holds no ViT (encoder/embedding/kernel): leave out --names {self.program}")
         if "encoder/pos_embedding" not in weights.places:
             raise Failure(f"{weights.path} has the fixed positions of posemb = \"sincos2d\", which {self.model} lacks")
-        blocks = {int(found[1]) for path in weights.places if (found := re.match(BLOCK.format(r"(\d+)"), path))}
+        blocks = block_numbers(weights)
         for name, paths in self.NAMES.items():
-            for block in sorted(blocks) if "{}" in name else [0]:
+            for block in blocks if "{}" in name else [0]:
                 own = [path.format(block) for path in paths]
                 if all(path in weights.places for path in own):
                     self.places[name.format(block)] = own
@@ -48,26 +75,23 @@ class Vit:
         self.left_out = [path for path in weights.places if path not in used]
         if lost := [path for path in self.left_out if path.startswith("encoder/")]:
             raise Failure(f"{weights.path}: {lost[0]} has no place in {self.model}")
-        self.facts = self.facts_of(len(blocks))
+        self.facts = facts_of_vit(weights)
 
     @property
     def model(self):
         return f"{self.program}'s ViT"
 
-    def facts_of(self, depth):
-        """Returns the sizes of the ViT, and what its deck says about it."""
-        patch, _, _, width = self.weights.shape("encoder/embedding/kernel")
-        model = self.weights.deck().get("model", {})
-        options = model.get("trunk") or model.get("encoder") or {}
-        head = self.weights.shape("head/kernel") if "head/kernel" in self.weights.places else [0, 0]
-        registers = self.weights.shape("encoder/registers")[1] if "encoder/registers" in self.weights.places else 0
-        return {"patch": patch, "width": width, "depth": depth, "heads": self.weights.shape(HEADED.format(0) + "query/kernel")[1],
-                "mlp": self.weights.shape(BLOCK.format(0) + "MlpBlock_0/Dense_0/kernel")[1],
-                "size": round(self.weights.shape("encoder/pos_embedding")[1] ** 0.5) * patch,
-                "token": "encoder/cls" in self.weights.places, "pooled": POOL + "probe" in self.weights.places,
-                "scaled": BLOCK.format(0) + "LayerScale_0/scale" in self.weights.places,
-                "registers": registers, "gelu": options.get("gelu", "tanh"),
-                "epsilon": options.get("norm_epsilon", 1e-6), "classes": head[1]}
+    @property
+    def size(self):
+        return self.facts["size"]
+
+    @property
+    def classes(self):
+        return self.facts["classes"]
+
+    @property
+    def description(self):
+        return describe(self.facts)
 
     def type_of(self, name):
         return self.weights.type_of(self.places[name][0])

@@ -77,6 +77,10 @@ class JobTest(unittest.TestCase):
         # ranks leave their shared memory in the folder.
         cls.mpi = {k: v for k, v in os.environ.items() if k.startswith(("OMPI_MCA_", "HWLOC_", "RES_"))}
         cls.mpi.pop("OMPI_MCA_hwloc_base_binding_policy", None)
+        kind, _, program = os.environ.get("TRAINER_LAUNCHER", "").partition(":")
+        if kind == "hydra":
+            cls.mpi["LAUNCHER"] = program
+        cls.srun_mpi = "pmi2" if kind == "hydra" else "pmix"
         cls.mpi.update(OMP_WAIT_POLICY="passive", OMPI_MCA_btl_vader_backing_directory=f"{home}/memory")
         # Ranks that wait for a slow one rest (tests/inject/rest.cpp), also as a user who cannot read the build's folder.
         libraries = list(filter(None, os.environ.get("LD_PRELOAD", "").split(":")))
@@ -95,6 +99,8 @@ class JobTest(unittest.TestCase):
     @classmethod
     def start_plays(cls):
         names = sorted((n[len("play_"):] for n in dir(cls) if n.startswith("play_")), key=lambda n: n != cls.FIRST)
+        only = os.environ.get("PLAYS", "").split()  # for somebody who runs a single test by hand
+        names = [n for n in names if not only or n in only]
         threads = concurrent.futures.ThreadPoolExecutor(max_workers=len(names))
         cls.addClassCleanup(threads.shutdown)
         cls.plays = {name: threads.submit(cls.play, name) for name in names}

@@ -182,9 +182,9 @@ class Slurm(JobTest):
     @classmethod
     def play_srun(cls):
         """srun starts the ranks, instead of mpirun, and passes signals on to them."""
-        if "pmix" not in cls.cluster.command("srun", "--mpi=list").split():
+        if cls.srun_mpi not in cls.cluster.command("srun", "--mpi=list").split():
             return None
-        number = cls.submit("srun", LAUNCHER="srun", SRUN_MPI="pmix", TRAINER="./slow", SLOW_PARTS="1")
+        number = cls.submit("srun", LAUNCHER="srun", SRUN_MPI=cls.srun_mpi, TRAINER="./slow", SLOW_PARTS="1")
         cls.trains("srun", 1)
         cls.signal(number)
         return cls.ends(number)
@@ -376,7 +376,7 @@ class Slurm(JobTest):
     def test_srun(self):
         job = self.result("srun")
         if not job:
-            self.skipTest("SLURM has no plugin for PMIx here")
+            self.skipTest(f"SLURM has no plugin for {self.srun_mpi} here")
         self.ended(job, "COMPLETED", "0:0", 1)
         self.assertRegex(self.log("srun"), r"(?s)stopped  step=[1-9].*signal USR1.*part 1 ended with 75.*from=checkpoint.*"
                                            r"part 2 ended with 0")
