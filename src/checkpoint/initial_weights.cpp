@@ -152,8 +152,13 @@ InitReport load_initial_weights(comm::Comm& comm, const InitOptions& options, co
       loads.push_back(l.wanted);
       whole.push_back(l.whole());
     }
+    const WeightConfig beside =
+        reader.file->family().empty() ? WeightConfig() : read_weight_config(options.from);
     std::string bytes;
-    Json::to_cbor({{"loads", loads},
+    Json::to_cbor({{"files", beside.files},
+                   {"mean", beside.mean},
+                   {"deviation", beside.deviation},
+                   {"loads", loads},
                    {"whole", whole},
                    {"summary", summary_of(reader.plan, wanted) + names_of(*reader.file)},
                    {"lines", report_lines(reader.plan, wanted, *reader.file)}},
@@ -172,8 +177,12 @@ InitReport load_initial_weights(comm::Comm& comm, const InitOptions& options, co
       copy_into(target, *into[w], begin, values.data(), n);
     }
   }
+  WeightConfig beside;
+  beside.files = plan["files"].get<std::vector<std::string>>();
+  beside.mean = plan["mean"].get<std::vector<double>>();
+  beside.deviation = plan["deviation"].get<std::vector<double>>();
   return {plan["summary"].get<std::string>(), plan["lines"].get<std::vector<std::string>>(),
-          watch.seconds()};
+          watch.seconds(), beside};
 }
 
 }  // namespace checkpoint

@@ -8,6 +8,7 @@
 #include "checkpoint/init_options.hpp"
 #include "checkpoint/name_map.hpp"
 #include "checkpoint/state.hpp"
+#include "checkpoint/weight_config.hpp"
 #include "comm/comm.hpp"
 #include "comm/together.hpp"
 
@@ -18,6 +19,7 @@ struct InitReport {
   // one per tensor of the model or the file: "loaded encoder/pos_embedding [1, 196, 768]"
   std::vector<std::string> lines;
   double seconds = 0;
+  WeightConfig beside;  // what files beside another program's weights say about images
 };
 
 // Overwrites the parameters that the file has; the others stay as they are. `target` holds this

@@ -186,6 +186,10 @@ struct Recipe {
     data::ByteScale scale;
   };
   std::optional<BytePixels> byte_pixels() const;
+  // Returns the fields of pixels that the model reads: an image, or views of one.
+  std::vector<std::string> pixel_fields() const;
+  // Returns the data sets that training, evaluators and modes read.
+  std::set<std::string> sets_in_use() const;
   // Returns the fields that data sets leave as bytes for the model on this kind of device.
   std::vector<std::string> bytes_fields(device::Kind kind) const;
 

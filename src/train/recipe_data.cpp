@@ -64,16 +64,25 @@ std::map<std::string, data::ValueLimit> Recipe::value_limits(const std::string& 
   return found;
 }
 
-std::optional<Recipe::BytePixels> Recipe::byte_pixels() const {
+std::vector<std::string> Recipe::pixel_fields() const {
   std::vector<std::string> fields;
   for (const auto& [feature, wanted] : made_model()->features())
     if (wanted.pixels) fields.push_back(feature);
-  if (fields.empty()) return {};
+  return fields;
+}
+
+std::set<std::string> Recipe::sets_in_use() const {
   std::set<std::string> names = evaluated_sets();
   names.merge(image_sets());
   for (const auto& [name, weight] : train.parts()) names.insert(name);
+  return names;
+}
+
+std::optional<Recipe::BytePixels> Recipe::byte_pixels() const {
+  const std::vector<std::string> fields = pixel_fields();
+  if (fields.empty()) return {};
   std::optional<BytePixels> all;
-  for (const std::string& name : names) {
+  for (const std::string& name : sets_in_use()) {
     try {
       const data::Spec spec = data.spec_of(name);
       for (const std::string& field : fields) {

@@ -4,6 +4,7 @@
 #include "base/log.hpp"
 #include "checkpoint/initial_weights.hpp"
 #include "checkpoint/weight_file.hpp"
+#include "train/init_images.hpp"
 #include "train/run_state.hpp"
 
 namespace train {
@@ -21,6 +22,9 @@ void load_file(Job& job, const std::string& path, const checkpoint::State& targe
   const checkpoint::InitReport report = checkpoint::load_initial_weights(
       world, init, target, engine.model().trunk_weights(), poll, checkpoint::Use::as_it_is);
   log::line("init     from={} {} s={:.2f}", path, report.summary, report.seconds);
+  if (const std::string difference = image_difference(job.recipe(), path, report.beside);
+      world.rank() == 0 && !difference.empty())
+    log::warning("{}", difference);
   std::string random;
   int64_t count = 0;
   for (const std::string& line : report.lines)

@@ -227,6 +227,21 @@ class VitWeights(harness.RunTest):
         for broken in ("{", "[1]", '{"pretrained_cfg": {"mean": [1, "a", null], "std": 3, "crop_pct": -1}, "num_attention_heads": 1e99}'):
             self.assertIn("| vgg_value_range |", told("config.json", broken))
 
+    def test_images_of_another_scale(self):
+        """A warning says so if the deck scales images in another way than the files beside the weights say."""
+        file = self.path("model.safetensors")
+        shutil.copy(VITS + "timm.safetensors", file)
+        with open(self.path("preprocessor_config.json"), "w", encoding="utf-8") as f:
+            json.dump({"image_mean": [0.5] * 3, "image_std": [0.5] * 3}, f)
+        words = "preprocessor_config.json beside"
+        self.expect(0, args=[self.deck(), *harness.sets(f"init.from={file}")])
+        self.assertNotIn(words, self.output)
+        other = 'data.train.preprocess=\'decode | resize(32) | vgg_value_range | keep("image", "label")\''
+        far = ["0.5 0.5 0.5", "data.train: mean 0.485 0.456 0.406, deviation 0.229 0.224 0.225", "--mode weights"]
+        self.expect(0, words, *far, ranks=2, args=[self.deck(), "--dir", self.path("far"), *harness.sets(f"init.from={file}", other)])
+        self.assertEqual(self.output.count(words), 1)
+        self.features(file, other, mentions=[words, *far])
+
     def test_files_without_a_vit(self):
         np.savez(self.path("other.npz"), **{"layer.weight": np.zeros((2, 3), "f4")})
         self.expect(0, "family   not known", "layer.weight <f4[2, 3]", args=[self.path("other.npz"), "--mode", "weights"])
