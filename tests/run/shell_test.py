@@ -157,6 +157,26 @@ run_trainer; echo "rc=$rc asked=$asked"
                 said = ["mpiexec returned 0, but the run did not say that it is done: a rank was killed"] if code == 137 else []
                 self.assertEqual(output, [*lines, *said, f"rc={code}", "mpiexec"])
 
+    @unittest.skipIf(place.no_processes(), place.no_processes())
+    def test_a_rank_that_the_launcher_lost_track_of(self):
+        """Open MPI 4 then returns 1 after a run that is done. Without that word, or with another code, the code stays."""
+        lost = "-" * 74 + "\nmpirun has exited due to process rank 0 with PID 0 on\nnode n1 exiting improperly.\n" + "-" * 74
+        for done, text, given, code in (("done     exit=0", lost, 1, 0), ("done     exit=0", lost.replace("PID 0", "PID 7"), 1, 1),
+                                        ("done     exit=4", lost, 1, 1), ("step=1", lost, 1, 1), ("done     exit=0", lost, 137, 137)):
+            with self.subTest((done, given)), tempfile.TemporaryDirectory(prefix="trainer_test_") as folder:
+                with open(f"{folder}/mpirun", "w") as f:
+                    f.write(f"#!/bin/sh\necho 'start    step=0'; echo '{done}'; echo '{text}' >&2; exit {given}\n")
+                os.chmod(f"{folder}/mpirun", 0o755)
+                script = f'. {SOURCE}/jobs/common.sh; run_trainer 2>&1; echo "rc=$rc"; ls $TMPDIR'
+                job = self.start(script, PATH=f"{folder}:{os.environ['PATH']}", TMPDIR=folder)
+                try:
+                    output = job.communicate(timeout=GUARD)[0]
+                finally:
+                    self.end(job)
+                self.assertIn(text, output)
+                self.assertEqual("mpirun lost track of a rank" in output, given != code, output)
+                self.assertTrue(output.endswith(f"rc={code}\nmpirun\n"), output)
+
 
 class BareTest(unittest.TestCase):
     """tools/bare_test before it makes a root."""
