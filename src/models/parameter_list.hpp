@@ -14,13 +14,23 @@ class ParameterList {
  public:
   int begin_block(const std::string& name) {
     blocks_.push_back(name);
+    if (counts_levels_) ++level_;
     return int(blocks_.size()) - 1;
+  }
+  // Between these calls each new block is a level of a trunk (optimizer.layer_decay).
+  void begin_levels() { counts_levels_ = true; }
+  void end_levels() {
+    counts_levels_ = false;
+    level_ = -1;
   }
   // Adds to the latest block; returns the parameter's number.
   int add(const std::string& path, std::vector<int64_t> shape, shard::Init init) {
     add_fans(path, shape, init);
-    parameters_.push_back(
-        {.path = path, .shape = std::move(shape), .init = init, .block = int(blocks_.size()) - 1});
+    parameters_.push_back({.path = path,
+                           .shape = std::move(shape),
+                           .init = init,
+                           .block = int(blocks_.size()) - 1,
+                           .level = level_});
     return int(parameters_.size()) - 1;
   }
   // Adds an operand of matrix products, or a bias that is added to an activation.
@@ -158,6 +168,8 @@ class ParameterList {
 
   std::vector<std::string> blocks_;
   std::vector<shard::Parameter> parameters_;
+  bool counts_levels_ = false;
+  int level_ = -1;  // of the latest block
 };
 
 }  // namespace models

@@ -2,6 +2,7 @@
 #include "optim/options.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <set>
 
@@ -98,6 +99,13 @@ void OptimizerOptions::bind(config::Table& t) {
         "scales the optimizer's direction; the schedule multiplies it")
       .required()
       .min(0);
+  t.key("layer_decay", layer_decay,
+        "the learning rate falls by this factor from each block of the trunk to the one before it, "
+        "so that a loaded trunk changes least near the images: block k of n has layer_decay^(n + 1 "
+        "- k), the stem is block 0, heads and other parts have the whole rate. 1: off; fine-tuning "
+        "often takes 0.65 to 0.9")
+      .above(0)
+      .max(1);
   t.key("weight_decay", weight_decay, "times weight; decay_form says where it is added").min(0);
   t.choice("decay_form", decay_form,
            {{"schedule", DecayForm::schedule},
@@ -402,6 +410,8 @@ Policies resolve_policies(const OptimizerOptions& options, const ScheduleTables&
   const std::vector<ParameterRole> roles = roles_of(others);
   Policies out = PolicyResolver(options, tables, paths, roles, clock).resolve();
   check_methods(options, others, out);
+  int levels = 0;
+  for (const shard::Parameter& p : parameters) levels = std::max(levels, p.level + 1);
   for (size_t p = 0; p < parameters.size(); ++p) {
     if (is_state(parameters[p]))
       out.parameters.insert(out.parameters.begin() + std::ptrdiff_t(p), {.frozen = true});
@@ -411,6 +421,8 @@ Policies resolve_policies(const OptimizerOptions& options, const ScheduleTables&
            fmt::format("{} gets rows of unit length after each update, so frozen = true would "
                        "change what it holds; use frozen_until_steps, as large as the run",
                        parameters[p].path)});
+    if (parameters[p].level >= 0)
+      out.parameters[p].lr_scale *= std::pow(options.layer_decay, levels - parameters[p].level);
   }
   return out;
 }

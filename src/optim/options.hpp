@@ -60,6 +60,7 @@ struct OptimizerOptions {
   std::shared_ptr<config::Table::Variant> method;  // a MethodOptions; none: the defaults of `kind`
   double learning_rate = 0;
   double weight_decay = 0;
+  double layer_decay = 1;
   DecayForm decay_form = DecayForm::schedule;
   std::string decay_schedule;  // empty: none
   double clip_norm = 0, drop_norm = 0;

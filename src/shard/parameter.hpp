@@ -48,7 +48,8 @@ struct Parameter {
   std::string path;  // "encoder/Transformer/encoderblock_0/LayerNorm_0/scale"
   std::vector<int64_t> shape;
   Init init;
-  int block = 0;  // index of the model's block
+  int block = 0;   // index of the model's block
+  int level = -1;  // in a trunk: its block, counted from the images on
   ParameterKind kind = ParameterKind::trained;
   // True for an operand of matrix products and for a bias of activations: both are also needed in
   // the type of products (precision.compute).

@@ -74,6 +74,7 @@ Vit::Vit(const VitConfig& config, Recompute recompute, ParameterList& list)
                .path = "encoder/Transformer"},
               recompute) {
   const int64_t width = config.width;
+  list.begin_levels();
   stem_block_ = list.begin_block("encoder/stem");
   const int64_t inputs = config.patch_height * config.patch_width * 3;
   stem_ = {.in = inputs, .out = width, .aligned_rows = true};

@@ -25,6 +25,7 @@ void VitLayers::declare(ParameterList& list) {
     layer.mlp.layer = int(i);
     blocks_.add(block, layer);
   }
+  list.end_levels();
   norm_block_ = list.begin_block(config.path + "/encoder_norm");
   norm_ = list.layer_norm(config.path + "/encoder_norm", config.width, true);
   norm_.epsilon = config.norm_epsilon;

@@ -2,6 +2,7 @@
 // Tests [optimizer], [[optimizer.rule]] and [schedule.*], from the deck to each parameter's policy.
 #include "optim/options.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -237,6 +238,23 @@ TEST(Options, FirstRuleDecidesEverything) {
   EXPECT_EQ(r.parameters[2].decay_scale, 0.5);
   EXPECT_EQ(r.parameters[3].lr_scale, 1);
   EXPECT_EQ(r.parameters[4].decay_scale, 0) << "a top-level kernel is not .*/kernel";
+}
+
+// A trunk of a stem and two blocks, and a head.
+TEST(Options, LayerDecayFallsTowardsTheImages) {
+  optim::OptimizerOptions o;
+  o.layer_decay = 0.5;
+  o.rules.resize(1);
+  o.rules[0].lr_scale = 3;
+  std::vector<shard::Parameter> parameters(4);
+  for (int i = 0; i < 4; ++i)
+    parameters[size_t(i)] = {.path = fmt::format("p{}/kernel", i), .shape = {2, 2}, .level = i % 3};
+  parameters[3].level = -1;
+  const auto r = optim::resolve_policies(o, {}, parameters);
+  EXPECT_TRUE(r.problems.empty());
+  std::vector<double> scales;
+  for (const optim::ParameterPolicy& p : r.parameters) scales.push_back(p.lr_scale);
+  EXPECT_EQ(scales, (std::vector<double>{0.375, 0.75, 1.5, 3}));
 }
 
 TEST(Options, ProblemsOfRules) {

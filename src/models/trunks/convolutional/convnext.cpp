@@ -48,6 +48,7 @@ ConvnextLayer make_block(ParameterList& list, const std::string& path, int64_t w
 
 ConvnextTrunk::ConvnextTrunk(const ConvnextConfig& config, Recompute recompute, ParameterList& list)
     : ConvTrunk(recompute) {
+  list.begin_levels();
   const int stem_block = list.begin_block("trunk/features.0");
   ConvnextStem stem;
   stem.convolution = add_convolution(list, "features.0.0",
@@ -82,6 +83,7 @@ ConvnextTrunk::ConvnextTrunk(const ConvnextConfig& config, Recompute recompute, 
     end_stage(
         {fmt::format("stage{}", stage + 1), fmt::format("the output of stage {}", stage + 1)});
   }
+  list.end_levels();
 }
 
 std::vector<Tap> ConvnextTrunk::taps(int64_t height, int64_t width) const {

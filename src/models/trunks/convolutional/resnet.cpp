@@ -76,6 +76,7 @@ ResnetBlock ResnetTrunk::make_block(ParameterList& list, const std::string& path
 // ssl.md 1.2 lists the taps.
 ResnetTrunk::ResnetTrunk(const ResnetConfig& config, Recompute recompute, ParameterList& list)
     : ConvTrunk(recompute), config_(config) {
+  list.begin_levels();
   const int stem_block = list.begin_block("trunk/stem");
   set_stem(
       stem_block,
@@ -96,6 +97,7 @@ ResnetTrunk::ResnetTrunk(const ResnetConfig& config, Recompute recompute, Parame
     }
     end_stage({fmt::format("res{}", stage + 2), fmt::format("the output of layer{}", stage + 1)});
   }
+  list.end_levels();
 }
 
 // ---------------------------------------------------------------- sizes

@@ -1,0 +1,51 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""Tests the decks that go on from released weights: a run's encoder goes through a folder for timm into each of them, and nearest
+neighbours count the same at step 0 as with the run itself."""
+import os
+import subprocess
+import unittest
+
+import harness
+from harness import sets
+
+FEW = ["data.val.limit=40", "data.labelled.limit=60", "train.total_steps=2", "train.global_batch=8", "train.micro_batch=4",
+       "schedule.default.warmup_fraction=0.0"]
+KNN = '{ kind = "knn", data = "val_classes", train_data = "train_classes", tap = "pre_logits", k = [10], at_end = false, every_steps = 0 }'
+
+
+@unittest.skipIf(not os.path.exists(harness.SOURCE + "/data/emoji/val-000.tar"), "tools/make_emoji_dataset has not been run")
+class ContinueDecks(harness.RunTest):
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def knn(self, run, step):
+        rows = [row for row in self.rows("eval", run) if row.get("eval") == "knn" and row["step"] == step]
+        self.assertEqual(len(rows), 1, run)
+        return rows[0]["top1"], rows[0]["top5"]
+
+    def run_deck(self, name, *pairs, mentions=(), ranks=2, mode=()):
+        self.expect(0, *mentions, ranks=ranks, cwd=harness.SOURCE,
+                    args=[f"inputs/{name}.toml", *mode, "--dir", self.path(name), *sets(*pairs)])
+
+    def test_all(self):
+        few = ["data.val_classes.limit=40", "data.train_classes.limit=60", "train.total_steps=1", "train.global_batch=8",
+               "train.micro_batch=4", "schedule.default.warmup_fraction=0.0", f"eval.knn={KNN}"]
+        emoji = [*few, 'evaluate.evaluators=["knn"]']
+        self.run_deck("emoji", *few, "eval.captions.at_end=false", "eval.zero_shot.at_end=false", "data.val.limit=4")
+        self.run_deck("emoji", *emoji, mode=["--mode", "eval"])
+        want = self.knn(self.path("emoji"), 1)
+        self.assertGreater(want[1], 0)
+        done = subprocess.run([harness.SOURCE + "/tools/export", self.path("emoji"), self.path("vit"), "--as", "timm"],
+                              capture_output=True, text=True, timeout=harness.GUARD, check=False)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        for name in ("continue_dino", "continue_simclr", "finetune", "continue_cappa"):
+            with self.subTest(name):
+                more = ["data.captions.limit=8"] if name == "continue_cappa" else []
+                self.run_deck(name, f"init.from={self.path('vit')}/model.safetensors", *FEW, *more, mentions=["names of timm"])
+                self.assertNotIn("features are then worse", self.output)
+                self.assertEqual(self.knn(self.path(name), 0), want)
+
+
+if __name__ == "__main__":
+    harness.main()
