@@ -35,8 +35,8 @@ struct Context {
   const data::Dataset& dataset;
   data::LoaderOptions loader;
   int64_t batch = 1;  // examples of one forward pass on this rank
-  // The pass that the evaluator's row made from the model, and the function that runs it. `prepare`
-  // fills its inputs on the host.
+  // The pass that the evaluator's row made from the model, and the function that runs it on a
+  // batch.
   models::ForwardPass* pass = nullptr;
   // Returns the pass as the type that the row makes.
   template <class Pass>
@@ -44,7 +44,7 @@ struct Context {
     return dynamic_cast<Pass&>(*pass);
   }
   std::function<void(
-      const std::function<void(const models::Inputs& into)>& prepare,
+      const models::HostBatch& batch,
       const std::function<void(nn::Context& ctx, const models::Inputs& inputs)>& run)>
       forward;
   // Returns true if the run must stop. All ranks call it between two batches. The evaluator then

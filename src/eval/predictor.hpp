@@ -30,8 +30,6 @@ class Predictor {
   virtual std::vector<std::string> classes() const { return {}; }
   // Returns what the numbers depend on besides model, weights and images, by key.
   virtual std::map<std::string, std::string> made_from() const = 0;
-  // Fills the image buffer of the pass and reads no other field of the batch.
-  virtual void prepare(const models::HostBatch& batch, const models::Inputs& into) const = 0;
   // Runs the pass. Writes the column of each name, [ctx.batch, shape], to host memory.
   virtual void run(nn::Context& ctx, const models::Inputs& inputs,
                    std::span<const device::View> columns) = 0;

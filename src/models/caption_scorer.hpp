@@ -12,7 +12,6 @@ namespace models {
 
 class ScorePass : public ForwardPass {
  public:
-  virtual void prepare(const HostBatch& batch, const Inputs& into) const = 0;
   // Writes each example's sum of negative log-likelihoods, autoregressive, and its number of
   // weighted tokens: f64 [ctx.batch] each, on the host. Both may be null on the plan back end.
   virtual void run(nn::Context& ctx, const Inputs& inputs, double* nll, double* weight) = 0;
@@ -43,8 +42,6 @@ class PairScorePass : public ForwardPass {
   // Starts a series of runs with one list of texts and the same weights. Until the next call, a
   // pass may keep what it has computed from the texts.
   virtual void begin() {}
-  // Fills the image buffer and reads no other field of the batch.
-  virtual void prepare(const HostBatch& images, const Inputs& into) const = 0;
   // Writes the scores of each image, f64 [ctx.batch, columns(texts)], on the host.
   // Error(Exit::data) for texts that the model cannot read.
   // A log-likelihood is the autoregressive sum over all tokens but padding, 0 for a text without

@@ -61,8 +61,6 @@ struct CaptionLimits {
 
 class CaptionPass : public ForwardPass {
  public:
-  // Copies the images. The batch needs no other field.
-  virtual void prepare(const HostBatch& batch, const Inputs& into) const = 0;
   // Writes the captions of the first `examples` images, whose global positions begin at
   // first_position. The other images are padding. All ranks must call it together.
   virtual void run(nn::Context& ctx, const Inputs& inputs, const DecodeOptions& options,

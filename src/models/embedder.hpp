@@ -30,8 +30,6 @@ std::vector<Tap> chosen_taps(const std::vector<Tap>& all, const std::vector<std:
 
 class EmbedPass : public ForwardPass {
  public:
-  // Fills the image buffer and reads no other field of the batch.
-  virtual void prepare(const HostBatch& batch, const Inputs& into) const = 0;
   // Writes the features at each tap of taps(), in their order: f32 [ctx.batch, shape of the tap] on
   // the host. `features` is ignored on the plan back end.
   virtual void run(nn::Context& ctx, const Inputs& inputs, const std::vector<float*>& features) = 0;

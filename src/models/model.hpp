@@ -4,7 +4,6 @@
 // a row in registry.cpp.
 #pragma once
 
-#include <cstring>
 #include <functional>
 #include <limits>
 #include <map>
@@ -36,14 +35,17 @@ inline constexpr std::pair<const char*, Recompute> kRecomputeNames[] = {
     {"mlp", Recompute::mlp},
     {"block", Recompute::block}};
 
-// An input buffer, filled for each micro-batch.
+// An input of a pass, new for each micro-batch.
 struct InputSpec {
   std::string name;
   device::DType type;
   int64_t per_example;  // elements
+  // The field of the batch that it is, unchanged; "": the pass makes it from the batch.
+  std::string field{};
 };
-// Two views of an input. The host fills and reads `host`, ops read `device`, and the engine copies
-// one to the other. On the CPU both are the same memory.
+// Two views of an input. The host reads `host` and fills it unless it is a field. Ops read
+// `device`, and the engine copies one to the other. On the CPU both are the same memory; that of a
+// field is the batch's own, which nobody may change.
 struct Input {
   View host, device;
   Input() = default;
@@ -52,7 +54,7 @@ struct Input {
 };
 using Inputs = std::map<std::string, Input>;
 
-// A field of each example that `prepare` reads.
+// A field of each example that a model reads.
 struct FeatureSpec {
   device::DType type;
   std::vector<int64_t> shape;
@@ -65,21 +67,13 @@ struct FeatureSpec {
   std::string made_by{};        // ops that make such a field, for messages
 };
 
-// The trainer's argument of `prepare`: arrays of the data pipeline, by feature name.
+// The examples of a pass: arrays of the data pipeline, by feature name.
 struct HostBatch {
   std::map<std::string, View> features;  // [n, ...], by the names of Model::features()
   int64_t examples = 0;
   int64_t first_position = 0;           // global position of the first example
   std::shared_ptr<const void> owner{};  // keeps the arrays alive if the caller does not
 };
-
-// Copies a field of the batch into the input buffer of that name, which has equal type and size.
-inline void copy_field(const HostBatch& batch, const std::string& name, const Inputs& into) {
-  const View from = batch.features.at(name), to = into.at(name).host;
-  CHECK(from.count == to.count && from.type == to.type,
-        "field {} of a batch of {} examples does not fit its buffer", name, batch.examples);
-  std::memcpy(to.data, from.data, size_t(from.bytes()));
-}
 
 // A number that a step reports, formed from the model's sums over the examples of the step. The
 // engine, the metric files and the console handle all measures alike and know no names. The first
@@ -101,27 +95,28 @@ struct Measure {
 
 // One way to run a model on a micro-batch. The object holds everything that lives from the first op
 // of a pass to its last. Two passes can be under way at once, because the model itself does not
-// change. The engine measures each pass on the plan back end, owns its input buffers and runs it.
+// change. The engine measures each pass on the plan back end, owns its inputs and runs it.
 class Pass {
  public:
   virtual ~Pass() = default;
   virtual std::string name() const = 0;  // passes of one name are alike
-  // Returns the buffers that must be filled for each micro-batch. Passes may share a buffer by its
-  // name, but not at the same time.
+  // Returns what each micro-batch brings. Passes may share an input by its name, but not at the
+  // same time.
   virtual std::vector<InputSpec> inputs() const = 0;
 };
 
 // A pass without gradients, which a capability of the model offers (caption_scorer.hpp).
 class ForwardPass : public Pass {
  public:
+  // Makes the inputs that are no fields of the batch, on the host, and checks the others' values.
+  virtual void prepare(const HostBatch& /*batch*/, const Inputs& /*into*/) const {}
   // Runs the pass on the plan back end.
   virtual void plan(nn::Context& ctx, const Inputs& inputs) = 0;
 };
 
 class TrainPass : public Pass {
  public:
-  // Fills the input buffers on the host. Decisions about examples are drawn from `stream` by global
-  // position.
+  // As ForwardPass::prepare. Decisions about examples are drawn from `stream` by global position.
   virtual void prepare(const HostBatch& batch, base::Stream stream, const Inputs& into) const = 0;
   // Runs forward and backward. The gradient of the sum over examples of loss / global_batch goes to
   // ctx.gradients. sums: f64 [ctx.slices, Model::sum_columns()], overwritten, in the queue's

@@ -275,11 +275,9 @@ int CaptionRun::run() {
     const int64_t first = first_of(round), count = std::clamp<int64_t>(n - first, 0, batch_);
     const models::HostBatch host{
         .features = {{kImage, images.pixels.view()}}, .examples = batch_, .first_position = first};
-    engine.forward(
-        kPass, [&](const models::Inputs& into) { pass.prepare(host, into); },
-        [&](nn::Context& ctx, const models::Inputs& in) {
-          pass.run(ctx, in, decode, count, first, captions);
-        });
+    engine.forward(kPass, host, [&](nn::Context& ctx, const models::Inputs& in) {
+      pass.run(ctx, in, decode, count, first, captions);
+    });
     std::string lines;
     for (int64_t b = 0; b < count; ++b)
       lines += line_of(first + b, captions[size_t(b)], images.problems[size_t(b)]);

@@ -80,9 +80,8 @@ class FeatureRows : public RowMaker {
       t.values.resize(size_t(batch.host.examples * t.tap.count()));
       to.push_back(t.values.data());
     }
-    engine.forward(
-        kRowPass, [&](const models::Inputs& into) { pass_.prepare(batch.host, into); },
-        [&](nn::Context& ctx, const models::Inputs& in) { pass_.run(ctx, in, to); });
+    engine.forward(kRowPass, batch.host,
+                   [&](nn::Context& ctx, const models::Inputs& in) { pass_.run(ctx, in, to); });
     std::vector<std::string> out;
     for (const WrittenTap& t : taps_) {
       std::string& bytes = out.emplace_back();

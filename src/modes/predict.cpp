@@ -50,9 +50,9 @@ class PredictionRows : public RowMaker {
       out.emplace_back(size_t(batch.host.examples * c.row_bytes()), '\0');
     for (size_t c = 0; c < rows.size(); ++c)
       views.push_back({out[c].data(), types[c].type, batch.host.examples * rows[c].elements()});
-    engine.forward(
-        kRowPass, [&](const models::Inputs& into) { predictor_->prepare(batch.host, into); },
-        [&](nn::Context& ctx, const models::Inputs& in) { predictor_->run(ctx, in, views); });
+    engine.forward(kRowPass, batch.host, [&](nn::Context& ctx, const models::Inputs& in) {
+      predictor_->run(ctx, in, views);
+    });
     for (size_t c = 0; c < rows.size(); ++c) {
       out[c].resize(size_t(batch.count * rows[c].row_bytes()));
       for (int64_t i = 0; i < batch.count * rows[c].elements(); ++i)

@@ -143,11 +143,9 @@ class Prepared {
         shown.training() || !scorer ? nullptr : scorer->make_score_pass();
     for (const models::InputSpec& spec : score_pass ? score_pass->inputs() : train_pass->inputs()) {
       std::vector<int64_t> shape{shown.count};
-      if (auto known = batch.arrays.find(spec.name); known != batch.arrays.end())
-        shape = known->second.shape;
-      else if (spec.per_example > 1)
-        shape.push_back(spec.per_example);
-      arrays_[spec.name].reset(spec.type, shape);
+      if (spec.per_example > 1) shape.push_back(spec.per_example);
+      arrays_[spec.name] =
+          spec.field.empty() ? data::Array(spec.type, shape) : batch.array(spec.field);
       into_[spec.name] = arrays_[spec.name].view();
     }
     const models::HostBatch host = data::host_batch(batch, shown.first);

@@ -302,16 +302,15 @@ std::string Engine::graphs_text() const {
       mesh_.shape.ranks() > 1 ? "; gradients are exchanged after the passes, not beside them" : "");
 }
 
-void Engine::submit(int64_t step, const Source& source) {
-  Fill fill;
-  if (source)
-    fill = [&](int64_t m, const models::Inputs& into) {
-      passes_.train->prepare(source(m), draws(step), into);
-    };
-  run_passes(step, fill, geometry_.accumulation);
+void Engine::submit(int64_t step, const Source& source, const Prepare& prepare) {
+  const Prepare own = [this, step](const models::HostBatch& batch, const models::Inputs& into) {
+    passes_.train->prepare(batch, draws(step), into);
+  };
+  run_passes(step, source, prepare ? prepare : own, geometry_.accumulation);
 }
 
-void Engine::run_passes(int64_t step, const Fill& fill, int64_t passes) {
+void Engine::run_passes(int64_t step, const Source& source, const Prepare& prepare,
+                        int64_t passes) {
   CHECK(options_.trains, "step {} of an engine that does not train", step);
   CHECK(passes == geometry_.accumulation || queue_.kind() == Kind::plan, "a step of {} passes",
         passes);
@@ -334,12 +333,13 @@ void Engine::run_passes(int64_t step, const Fill& fill, int64_t passes) {
               teacher ? &*teacher : nullptr, queue_, *arena_},
              step, passes, 0, [&](int64_t m, bool again, const auto& work) {
                base::Span span("pass", m);
-               if (fill) {
+               if (source) {
                  // begin() may wait for the GPU, so the stopwatch for data starts after it.
-                 const models::Inputs& into = passes_.inputs->begin(0, two_phases() ? m : 0);
+                 passes_.inputs->begin(0, two_phases() ? m : 0, again);
                  if (!again) {
                    base::TimedSpan waiting("fill inputs", base::SpanKind::load);
-                   fill(m, into);
+                   const models::HostBatch batch = source(m);
+                   prepare(batch, passes_.inputs->take(0, batch));
                    tally_.data_s += waiting.end_s();
                  }
                  passes_.inputs->upload(0);
@@ -398,9 +398,15 @@ nn::Context Engine::forward_context(Weights on) {
           {.keep = false}};
 }
 
-void Engine::forward(PassId id, const Prepare& prepare, const Run& run, Weights on) {
+void Engine::forward(PassId id, const models::HostBatch& batch, const Run& run, Weights on,
+                     const Prepare& prepare) {
   const size_t number = number_of(id) + 1;  // 0 has the inputs of training
-  prepare(passes_.inputs->begin(number));
+  passes_.inputs->begin(number);
+  const models::Inputs& into = passes_.inputs->take(number, batch);
+  if (prepare)
+    prepare(batch, into);
+  else
+    passes_.forward[number - 1].pass->prepare(batch, into);
   passes_.inputs->upload(number);
   const Products& products = passes_.forward[number - 1].products;
   const auto typed = stores_.typed.find(products.operands);

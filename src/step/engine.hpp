@@ -106,21 +106,17 @@ class Engine {
   Engine(const EngineOptions& options, comm::Mesh& mesh, device::Kind kind);
   ~Engine();
 
-  // Returns the examples of this rank's pass m.
+  // Returns the examples of this rank's pass m. The engine owns a batch as long as passes read it.
   using Source = std::function<models::HostBatch(int64_t m)>;
+  // Makes the inputs that are no fields of the batch, instead of the pass. Only tests use it.
+  using Prepare = std::function<void(const models::HostBatch& batch, const models::Inputs& into)>;
   // Prepares and runs the passes of a step; without a source the inputs stay as they are.
-  void submit(int64_t step, const Source& source);
+  void submit(int64_t step, const Source& source, const Prepare& prepare = {});
   // Returns the report of a submitted step. Call it before submitting two more steps: only two
   // reports are kept. On a GPU the host waits for it.
   const StepReport& report(int64_t step);
-  const StepReport& step(int64_t step, const Source& source) {
-    submit(step, source);
-    return report(step);
-  }
-  // Writes the inputs of pass m with draws of its own. Only tests use it.
-  using Fill = std::function<void(int64_t m, const models::Inputs& into)>;
-  const StepReport& step_filled(int64_t step, const Fill& fill) {
-    run_passes(step, fill, geometry_.accumulation);
+  const StepReport& step(int64_t step, const Source& source, const Prepare& prepare = {}) {
+    submit(step, source, prepare);
     return report(step);
   }
   // Lets a probe look into all later steps, until null is given. On a GPU these steps wait for the
@@ -130,7 +126,7 @@ class Engine {
   bool runs_ahead() const { return queue_.kind() == device::Kind::cuda; }
   // Plans a step with fewer passes. From the second pass on, each pass adds equal amounts to every
   // count of the step.
-  void plan_step(int64_t passes) { run_passes(1, {}, passes); }
+  void plan_step(int64_t passes) { run_passes(1, {}, {}, passes); }
   // Returns for the log what CUDA graphs repeat, or why they repeat nothing; "" without
   // options.graphs.
   std::string graphs_text() const;
@@ -147,11 +143,11 @@ class Engine {
   Pass& pass(PassId id) const {
     return dynamic_cast<Pass&>(*passes_.forward[number_of(id)].pass);
   }
-  // Runs a pass of options.passes on geometry().micro_batch examples. `prepare` fills its inputs on
-  // the host.
-  using Prepare = std::function<void(const models::Inputs& into)>;
+  // Runs a pass of options.passes on a batch of geometry().micro_batch examples, which must live
+  // until this returns.
   using Run = std::function<void(nn::Context& ctx, const models::Inputs& inputs)>;
-  void forward(PassId id, const Prepare& prepare, const Run& run, Weights on = Weights::raw);
+  void forward(PassId id, const models::HostBatch& batch, const Run& run, Weights on = Weights::raw,
+               const Prepare& prepare = {});
   // For tests: a context for forward passes, and the inputs of the training pass that was begun
   // last.
   nn::Context forward_context(Weights on = Weights::raw);
@@ -204,7 +200,7 @@ class Engine {
   void plan_training(device::Queue& queue, device::Arena& arena, const shard::Fabric& fabric,
                      shard::WeightStore& weights);
   void make_teacher(const shard::Fabric& fabric);
-  void run_passes(int64_t step, const Fill& fill, int64_t passes);
+  void run_passes(int64_t step, const Source& source, const Prepare& prepare, int64_t passes);
   std::string graphs_problem() const;
   int64_t measure_arena();
 

@@ -79,21 +79,20 @@ eval::Result run_evaluation(const Evaluation& evaluation, const Job& job,
   base::Span span(base::SpanName::of(evaluation.name), base::SpanKind::evaluate);
   step::Engine& engine = job.engine();
   auto evaluate = [&] {
-    return evaluation.evaluator->run({.world = *job.mesh().world,
-                                      .dataset = *evaluation.dataset,
-                                      .loader = loader,
-                                      .batch = engine.geometry().micro_batch,
-                                      .pass = &engine.pass(evaluation.pass),
-                                      .forward =
-                                          [&](const auto& prepare, const auto& run) {
-                                            engine.forward(evaluation.pass, prepare, run, weights);
-                                          },
-                                      .interrupted = must_stop,
-                                      .further = evaluation.further,
-                                      .folder = folder,
-                                      .journal = journal,
-                                      .threads = job.threads(),
-                                      .ledger = &engine.ledger()});
+    return evaluation.evaluator->run(
+        {.world = *job.mesh().world,
+         .dataset = *evaluation.dataset,
+         .loader = loader,
+         .batch = engine.geometry().micro_batch,
+         .pass = &engine.pass(evaluation.pass),
+         .forward = [&](const auto& batch,
+                        const auto& run) { engine.forward(evaluation.pass, batch, run, weights); },
+         .interrupted = must_stop,
+         .further = evaluation.further,
+         .folder = folder,
+         .journal = journal,
+         .threads = job.threads(),
+         .ledger = &engine.ledger()});
   };
   return in_table(job, evaluation.name, evaluate);
 }

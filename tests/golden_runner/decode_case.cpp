@@ -46,13 +46,16 @@ void compare_decoding(const CaseFile& predict, const std::vector<float>& images,
     const int64_t count = std::min(batch, n - first);
     std::vector<int32_t> fed(size_t(batch * steps));
     std::copy_n(tokens.begin() + first * steps, count * steps, fed.begin());
+    std::vector<float> shown(size_t(batch * pixels));
+    std::copy_n(images.begin() + first * pixels, count * pixels, shown.begin());
+    const models::HostBatch host{
+        .features = {{"image", device::view(shown.data(), int64_t(shown.size()))}},
+        .examples = batch,
+        .first_position = first};
     DecodePass::Decoded got;
-    engine.forward(
-        kDecode,
-        [&](const models::Inputs& into) {
-          std::copy_n(images.begin() + first * pixels, count * pixels, into.at("image").host.f32());
-        },
-        [&](nn::Context& ctx, const models::Inputs& inputs) { got = pass.run(ctx, inputs, fed); });
+    engine.forward(kDecode, host, [&](nn::Context& ctx, const models::Inputs& inputs) {
+      got = pass.run(ctx, inputs, fed);
+    });
     report.compare("cached logits", "decode/logits", got.logits.data(), logits.data() + first * row,
                    count * row, tolerance("decode/logits"));
     for (size_t layer = 0; layer < got.k.size(); ++layer)

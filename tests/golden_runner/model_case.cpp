@@ -34,7 +34,7 @@ double loss_sum(const std::vector<float>& logits, const int32_t* labels, const f
 
 }  // namespace
 
-std::vector<float> Runner::logits(step::Engine& engine,
+std::vector<float> Runner::logits(step::Engine& engine, const models::HostBatch& batch,
                                   const step::Engine::Prepare& prepare) const {
   const models::CappaOptions& o = *case_.model;
   const int64_t count = geometry_.micro_batch * o.length() * o.vocab_size;
@@ -42,9 +42,10 @@ std::vector<float> Runner::logits(step::Engine& engine,
   device::Buffer out(settings_.device, ledger, "logits", 4 * count);
   const device::View view = out.view(device::DType::f32).slice(0, count);
   auto& pass = engine.pass<LogitsPass>(kLogits);
-  engine.forward(kLogits, prepare, [&](nn::Context& ctx, const models::Inputs& inputs) {
-    pass.run(ctx, inputs, view);
-  });
+  engine.forward(
+      kLogits, batch,
+      [&](nn::Context& ctx, const models::Inputs& inputs) { pass.run(ctx, inputs, view); },
+      step::Weights::raw, prepare);
   std::vector<float> got(static_cast<size_t>(count));
   device::download(got.data(), view, engine.queue());
   return got;
@@ -55,8 +56,7 @@ void Runner::run_forward(step::Engine& engine, Report& report) const {
   int64_t row = o.length() * o.vocab_size, n = geometry_.micro_batch;
   std::vector<float> want = file_.floats("forward/logits", {case_.batch, o.length(), o.vocab_size});
   for (int64_t m = 0; m < geometry_.accumulation; ++m) {
-    const std::vector<float> got =
-        logits(engine, [&](const models::Inputs& into) { feed(engine, 1)(m, into); });
+    const std::vector<float> got = logits(engine, source(1)(m), preparation(engine, 1));
     int64_t first = geometry_.first_example(mesh_, m);
     report.compare("logits", "forward/logits", got.data(), want.data() + first * row, n * row,
                    tolerance("forward/logits"));
@@ -79,18 +79,18 @@ void Runner::run_evaluation(step::Engine& engine, Report& report) const {
     int64_t first = geometry_.first_example(mesh_, m);
     models::HostBatch batch = host_batch(1, first, n, true);
     const std::vector<float> got =
-        logits(engine, [&](const models::Inputs& into) { model.prepare(batch, false, {}, into); });
+        logits(engine, batch, [&](const models::HostBatch& all, const models::Inputs& into) {
+          model.prepare(all, false, {}, into);
+        });
     report.compare("eval logits", set, got.data(), want.data() + first * row, n * row,
                    tolerance(set));
-    sums[0] += loss_sum(got, engine.inputs().at("labels").host.i32(),
-                        engine.inputs().at("weights").host.f32(), n, o.length(), o.vocab_size,
-                        o.label_smoothing);
+    sums[0] +=
+        loss_sum(got, batch.features.at("labels").i32(), engine.inputs().at("weights").host.f32(),
+                 n, o.length(), o.vocab_size, o.label_smoothing);
     auto& score = engine.pass<models::ScorePass>(kScore);
-    engine.forward(
-        kScore, [&](const models::Inputs& into) { score.prepare(batch, into); },
-        [&](nn::Context& ctx, const models::Inputs& inputs) {
-          score.run(ctx, inputs, nll.data(), weight.data());
-        });
+    engine.forward(kScore, batch, [&](nn::Context& ctx, const models::Inputs& inputs) {
+      score.run(ctx, inputs, nll.data(), weight.data());
+    });
     for (size_t b = 0; b < nll.size(); ++b) sums[1] += weight[b] > 0 ? nll[b] / weight[b] : 0;
   }
   device::View all{sums, device::DType::f64, 2};
@@ -113,9 +113,9 @@ void Runner::run_features(step::Engine& engine, Report& report) const {
     std::vector<float*> features;
     for (const models::Tap& tap : pass.taps())
       features.push_back(got.emplace_back(size_t(n * tap.count())).data());
-    engine.forward(
-        kFeatures, [&](const models::Inputs& into) { pass.prepare(batch, into); },
-        [&](nn::Context& ctx, const models::Inputs& inputs) { pass.run(ctx, inputs, features); });
+    engine.forward(kFeatures, batch, [&](nn::Context& ctx, const models::Inputs& inputs) {
+      pass.run(ctx, inputs, features);
+    });
     for (size_t t = 0; t < got.size(); ++t) {
       const models::Tap& tap = pass.taps()[t];
       const std::string set = "forward/" + tap.name;
@@ -151,13 +151,13 @@ void Runner::compare_gradients(step::Engine& engine, Report& report) const {
 
 void Runner::run_model_case(step::Engine& engine, Report& report) const {
   run_forward(engine, report);
-  step::StepReport step = engine.step_filled(1, feed(engine, 1));
+  step::StepReport step = engine.step(1, source(1), preparation(engine, 1));
   report.require("loss", "finite", step.finite);
   report.compare("loss", "forward/loss", step.loss(), double(file_.floats("forward/loss", {})[0]),
                  tolerance("forward/loss"));
   compare_gradients(engine, report);
   if (std::string set = "forward/loss_without_label_masks"; file_.has(set)) {
-    step = engine.step_filled(2, feed(engine, 1, false));
+    step = engine.step(2, source(1, false), preparation(engine, 1));
     report.compare("loss without label masks", set, step.loss(), double(file_.floats(set, {})[0]),
                    tolerance(set));
   }

@@ -45,11 +45,9 @@ void Runner::compare_scores(step::Engine& engine, const CaseFile& recorded, Repo
   for (int64_t m = 0; m < geometry_.accumulation; ++m) {
     const int64_t first = geometry_.first_example(mesh_, m);
     const models::HostBatch batch = host_batch(1, first, geometry_.micro_batch, false);
-    engine.forward(
-        kPairs, [&](const models::Inputs& into) { pass.prepare(batch, into); },
-        [&](nn::Context& ctx, const models::Inputs& inputs) {
-          pass.run(ctx, inputs, texts, scores.data() + first * classes);
-        });
+    engine.forward(kPairs, batch, [&](nn::Context& ctx, const models::Inputs& inputs) {
+      pass.run(ctx, inputs, texts, scores.data() + first * classes);
+    });
   }
   share(scores);
   const std::vector<float> want = recorded.floats("score/scores", {recorded_, classes});
@@ -87,11 +85,9 @@ void Runner::compare_perplexity(step::Engine& engine, const CaseFile& recorded, 
   for (int64_t m = 0; m < geometry_.accumulation; ++m) {
     const int64_t first = geometry_.first_example(mesh_, m);
     const models::HostBatch batch = host_batch(1, first, geometry_.micro_batch, masks);
-    engine.forward(
-        kScores, [&](const models::Inputs& into) { pass.prepare(batch, into); },
-        [&](nn::Context& ctx, const models::Inputs& inputs) {
-          pass.run(ctx, inputs, nll.data() + first, weight.data() + first);
-        });
+    engine.forward(kScores, batch, [&](nn::Context& ctx, const models::Inputs& inputs) {
+      pass.run(ctx, inputs, nll.data() + first, weight.data() + first);
+    });
   }
   share(nll);
   share(weight);
@@ -127,9 +123,9 @@ void Runner::compare_representations(step::Engine& engine, const CaseFile& recor
     std::vector<float*> features;
     for (const models::Tap& tap : pass.taps())
       features.push_back(got.emplace_back(size_t(n * tap.count())).data());
-    engine.forward(
-        kEmbeddings, [&](const models::Inputs& into) { pass.prepare(batch, into); },
-        [&](nn::Context& ctx, const models::Inputs& inputs) { pass.run(ctx, inputs, features); });
+    engine.forward(kEmbeddings, batch, [&](nn::Context& ctx, const models::Inputs& inputs) {
+      pass.run(ctx, inputs, features);
+    });
     for (size_t t = 0; t < got.size(); ++t) {
       const models::Tap& tap = pass.taps()[t];
       const std::string set = (tap.name == "encoded" ? "decode/" : "enc_rep/") + tap.name;

@@ -95,8 +95,8 @@ class CopyScores : public eval::ClassPass {
   mutable models::HostBatch batch_;
 };
 
-// Calls a pass that uses no context.
-void call(const std::function<void(const models::Inputs&)>& prepare,
+// Runs a pass that uses no context on a batch.
+void call(const models::ForwardPass& pass, const models::HostBatch& batch,
           const std::function<void(nn::Context&, const models::Inputs&)>& run) {
   device::Queue queue(device::Kind::plan);
   device::Ledger ledger;
@@ -106,8 +106,11 @@ void call(const std::function<void(const models::Inputs&)>& prepare,
   comm::Mesh mesh = comm::make_plan_mesh({1, 1}, *alone);
   shard::WeightStore weights({layout, mesh, queue, ledger}, 0);
   nn::Context ctx{{.queue = queue, .arena = arena}, {.weights = weights}, {.batch = 1}, {}};
-  prepare({});
+  pass.prepare(batch, {});
   run(ctx, {});
+}
+auto runs_of(const models::ForwardPass& pass) {
+  return [&pass](const auto& batch, const auto& run) { call(pass, batch, run); };
 }
 
 std::map<std::string, double> values_of(const eval::Result& result) {
@@ -136,7 +139,7 @@ std::map<std::string, double> evaluate(comm::Comm& world, eval::Evaluator& evalu
                                   .loader = {},
                                   .batch = kBatch,
                                   .pass = &pass,
-                                  .forward = call,
+                                  .forward = runs_of(pass),
                                   .further = {{"train_data", &train_set}},
                                   .ledger = &ledger}));
 }
@@ -150,7 +153,7 @@ std::map<std::string, double> evaluate_scores(comm::Comm& world, eval::Evaluator
                                   .loader = {},
                                   .batch = kBatch,
                                   .pass = &pass,
-                                  .forward = call}));
+                                  .forward = runs_of(pass)}));
 }
 
 }  // namespace golden

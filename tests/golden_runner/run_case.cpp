@@ -115,20 +115,23 @@ models::HostBatch Runner::host_batch(int64_t step, int64_t first, int64_t n, boo
   return batch;
 }
 
-models::Cappa::Draws Runner::draws(int64_t step, int64_t first, int64_t n) const {
-  int64_t at = (step - 1) * case_.batch + first, length = case_.model->length();
+models::Cappa::Draws Runner::draws(const models::HostBatch& batch) const {
+  const int64_t at = batch.first_position, n = batch.examples, length = case_.model->length();
   return {{batch_.parallel.begin() + at, batch_.parallel.begin() + at + n},
           {batch_.ids.begin() + at * length, batch_.ids.begin() + (at + n) * length},
           {}};
 }
 
-step::Engine::Fill Runner::feed(step::Engine& engine, int64_t step, bool masks) const {
-  return [this, &engine, step, masks](int64_t m, const models::Inputs& into) {
-    int64_t first = geometry_.first_example(mesh_, m), n = geometry_.micro_batch;
-    const models::HostBatch batch = host_batch(step, first, n, masks);
+step::Engine::Source Runner::source(int64_t step, bool masks) const {
+  return [this, step, masks](int64_t m) {
+    return host_batch(step, geometry_.first_example(mesh_, m), geometry_.micro_batch, masks);
+  };
+}
+
+step::Engine::Prepare Runner::preparation(step::Engine& engine, int64_t step) const {
+  return [this, &engine, step](const models::HostBatch& batch, const models::Inputs& into) {
     if (has_draws())
-      dynamic_cast<const models::Cappa&>(engine.model())
-          .prepare(batch, draws(step, first, n), into);
+      dynamic_cast<const models::Cappa&>(engine.model()).prepare(batch, draws(batch), into);
     else
       engine.train_pass().prepare(batch, engine.draws(step), into);
   };

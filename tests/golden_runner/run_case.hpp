@@ -74,17 +74,19 @@ class Runner {
   void check_parameters() const;
   // Returns the examples [first, first + n) of a step, as the trainer passes them to the model.
   models::HostBatch host_batch(int64_t step, int64_t first, int64_t n, bool masks) const;
-  models::Cappa::Draws draws(int64_t step, int64_t first, int64_t n) const;
+  models::Cappa::Draws draws(const models::HostBatch& batch) const;
   bool has_draws() const { return !batch_.ids.empty(); }
-  step::Engine::Fill feed(step::Engine& engine, int64_t step, bool masks = true) const;
+  // The batches of a step, and its recorded draws.
+  step::Engine::Source source(int64_t step, bool masks = true) const;
+  step::Engine::Prepare preparation(step::Engine& engine, int64_t step) const;
 
   // Returns the tolerance of a set of a model case: from the file, or from its precision.
   double tolerance(const std::string& set) const;
   void load_parameters(step::Engine& engine) const;
   void check_draws(step::Engine& engine, Report& report) const;
-  // Returns the logits of one micro-batch: [examples, length, vocabulary]. `prepare` fills its
-  // inputs.
-  std::vector<float> logits(step::Engine& engine, const step::Engine::Prepare& prepare) const;
+  // Returns the logits of one micro-batch: [examples, length, vocabulary].
+  std::vector<float> logits(step::Engine& engine, const models::HostBatch& batch,
+                            const step::Engine::Prepare& prepare) const;
   void run_forward(step::Engine& engine, Report& report) const;
   void run_evaluation(step::Engine& engine, Report& report) const;
   void run_features(step::Engine& engine, Report& report) const;

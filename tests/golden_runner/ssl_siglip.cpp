@@ -180,10 +180,9 @@ class SiglipCase : public SslCase {
     return batch;
   }
   step::StepReport take_step(step::Engine& engine, int64_t step) const {
-    return engine.step_filled(step, [&](int64_t m, const models::Inputs& into) {
+    return engine.step(step, [&](int64_t m) {
       const int64_t first = (step - 1) * case_.batch + geometry_.first_example(mesh_, m);
-      engine.train_pass().prepare(batch_of(all_, first, geometry_.micro_batch), engine.draws(step),
-                                  into);
+      return batch_of(all_, first, geometry_.micro_batch);
     });
   }
 
@@ -228,9 +227,8 @@ class SiglipCase : public SslCase {
     std::vector<float*> to;
     for (const models::Tap& tap : pass.taps())
       to.push_back(got.emplace_back(size_t(n * tap.count())).data());
-    engine.forward(
-        kFeatures, [&](const models::Inputs& into) { pass.prepare(batch_of(pairs, 0, n), into); },
-        [&](nn::Context& ctx, const models::Inputs& in) { pass.run(ctx, in, to); });
+    engine.forward(kFeatures, batch_of(pairs, 0, n),
+                   [&](nn::Context& ctx, const models::Inputs& in) { pass.run(ctx, in, to); });
     for (size_t t = 0; t < got.size(); ++t) {
       const models::Tap& tap = pass.taps()[t];
       const std::string set = "forward/img/" + tap.name;
@@ -253,11 +251,10 @@ class SiglipCase : public SslCase {
     std::vector<double> out(size_t(padded * columns));
     pass.begin();
     for (int64_t first = 0; first < padded; first += n)
-      engine.forward(
-          kPairs, [&](const models::Inputs& into) { pass.prepare(batch_of(all, first, n), into); },
-          [&](nn::Context& ctx, const models::Inputs& in) {
-            pass.run(ctx, in, texts, out.data() + first * columns);
-          });
+      engine.forward(kPairs, batch_of(all, first, n),
+                     [&](nn::Context& ctx, const models::Inputs& in) {
+                       pass.run(ctx, in, texts, out.data() + first * columns);
+                     });
     out.resize(size_t(images * columns));
     return out;
   }

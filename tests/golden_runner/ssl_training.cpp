@@ -82,11 +82,13 @@ class TrainingCase : public SslCase {
     engine.publish();
     std::map<int64_t, Tensors> states;
     for (int64_t s = 1; s <= recipe_.steps; ++s) {
-      const step::StepReport report_of_step =
-          engine.step_filled(s, [&](int64_t m, const models::Inputs& into) {
-            Batch batch = examples(s, geometry_.first_example(mesh_, m), geometry_.micro_batch);
-            engine.train_pass().prepare(batch.host, engine.draws(s), into);
-          });
+      const step::StepReport report_of_step = engine.step(s, [&](int64_t m) {
+        auto batch = std::make_shared<Batch>(
+            examples(s, geometry_.first_example(mesh_, m), geometry_.micro_batch));
+        models::HostBatch host = batch->host;
+        host.owner = batch;
+        return host;
+      });
       report.require("loss", fmt::format("finite at step {}", s), report_of_step.finite);
       compare_step(s, report_of_step, report);
       if (s + 1 >= recipe_.steps || recipe_.snapshots.contains(s)) states[s] = whole(engine);

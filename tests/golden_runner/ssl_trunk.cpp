@@ -3,7 +3,6 @@
 // values of a training step, running values after two more forward passes, and the same taps with
 // these.
 #include <cmath>
-#include <cstring>
 
 #include "host/device_choice.hpp"
 #include "keys.hpp"
@@ -53,8 +52,8 @@ class TrunkModel : public models::Model {
   int64_t input_flops() const override { return trunk().input_flops({&group, 1}); }
   std::string changing_arguments() const override { return trunk().changing_arguments(); }
   std::vector<models::InputSpec> inputs() const {
-    return {{"image", DType::f32, group.height * group.width * 3},
-            {"cotangent", DType::f32, encoder.width()}};
+    return {{"image", DType::f32, group.height * group.width * 3, "image"},
+            {"cotangent", DType::f32, encoder.width(), "cotangent"}};
   }
   const models::Trunk& trunk() const { return encoder.trunk(); }
 
@@ -77,11 +76,7 @@ class TrunkPass : public models::TrainPass {
   }
   std::string name() const override { return "train"; }
   std::vector<models::InputSpec> inputs() const override { return model_.inputs(); }
-  void prepare(const models::HostBatch& batch, base::Stream,
-               const models::Inputs& into) const override {
-    for (const auto& [name, values] : batch.features)
-      std::memcpy(into.at(name).host.data, values.data, size_t(values.bytes()));
-  }
+  void prepare(const models::HostBatch&, base::Stream, const models::Inputs&) const override {}
 
   void run(nn::Context& ctx, const models::Inputs& inputs, int64_t global_batch,
            View sums) override {
@@ -171,14 +166,14 @@ class TrunkCase : public SslCase {
   void run(Report& report) override {
     step::Engine engine(engine_options(), mesh_, settings_.device);
     load(engine);
-    const step::StepReport first = engine.step_filled(1, feed(0));
+    const step::StepReport first = engine.step(1, source(0));
     report.require("loss", "finite", first.finite);
     const Floats loss = file_.floats("train/loss", {});
     report.compare("loss", "train/loss", first.loss(), double(loss[0]), tolerance("train/loss"));
     compare_training(dynamic_cast<const TrunkPass&>(engine.train_pass()), report);
     compare_gradients(engine, report);
     compare_running(engine, "stats_after1/", report);
-    for (int64_t step = 2; step <= steps_; ++step) engine.step_filled(step, feed(step - 1));
+    for (int64_t step = 2; step <= steps_; ++step) engine.step(step, source(step - 1));
     compare_running(engine, fmt::format("stats_after{}/", steps_), report);
     compare_evaluation(engine, report);
   }
@@ -281,15 +276,16 @@ class TrunkCase : public SslCase {
     engine.publish();
   }
 
-  // Fills in the images of a step.
-  step::Engine::Fill feed(int64_t step) const {
-    return [this, step](int64_t m, const models::Inputs& into) {
+  // Returns the images of a step.
+  step::Engine::Source source(int64_t step) const {
+    return [this, step](int64_t m) {
       const int64_t first = geometry_.first_example(mesh_, m), n = geometry_.micro_batch;
-      std::memcpy(into.at("image").host.data,
-                  images_.data() + (step * batch_ + first) * pixels() * 3,
-                  size_t(n * pixels() * 3) * sizeof(float));
-      std::memcpy(into.at("cotangent").host.data, cotangent_.data() + first * features_,
-                  size_t(n * features_) * sizeof(float));
+      const float* images = images_.data() + (step * batch_ + first) * pixels() * 3;
+      const float* cotangent = cotangent_.data() + first * features_;
+      return models::HostBatch{.features = {{"image", device::view(images, n * pixels() * 3)},
+                                            {"cotangent", device::view(cotangent, n * features_)}},
+                               .examples = n,
+                               .first_position = first};
     };
   }
 
@@ -411,13 +407,9 @@ class TrunkCase : public SslCase {
       std::vector<float*> features;
       for (const models::Tap& tap : pass.taps())
         features.push_back(got.emplace_back(size_t(n * tap.count())).data());
-      engine.forward(
-          kPass,
-          [&](const models::Inputs& into) {
-            std::memcpy(into.at("image").host.data, images_.data() + first * pixels() * 3,
-                        size_t(n * pixels() * 3) * sizeof(float));
-          },
-          [&](nn::Context& ctx, const models::Inputs& inputs) { pass.run(ctx, inputs, features); });
+      engine.forward(kPass, source(0)(m), [&](nn::Context& ctx, const models::Inputs& inputs) {
+        pass.run(ctx, inputs, features);
+      });
       for (size_t t = 0; t < got.size(); ++t) {
         compare_examples("taps, evaluation", "eval/taps/" + names[t], got[t], first, report);
         if (names[t] == model.encoder.feature_tap())

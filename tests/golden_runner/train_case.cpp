@@ -31,7 +31,7 @@ double norm_without_key_bias(const optim::Norms& norms, const shard::Layout& lay
 void Runner::run_training_case(step::Engine& engine, Report& report) const {
   std::vector<step::StepReport> steps;
   for (int64_t s = 1; s <= case_.steps; ++s) {
-    steps.push_back(engine.step_filled(s, feed(engine, s)));
+    steps.push_back(engine.step(s, source(s), preparation(engine, s)));
     report.require("training_loss", fmt::format("finite at step {}", s), steps.back().finite);
     if (!steps.back().finite) return;
   }

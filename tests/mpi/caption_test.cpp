@@ -35,11 +35,9 @@ std::vector<Caption> captions(step::Engine& engine, const DecodeOptions& options
   constexpr step::PassId kPass{0};
   auto& pass = engine.pass<models::CaptionPass>(kPass);
   std::vector<Caption> out;
-  engine.forward(
-      kPass, [&](const models::Inputs& into) { pass.prepare(batch.host, into); },
-      [&](nn::Context& ctx, const models::Inputs& inputs) {
-        pass.run(ctx, inputs, options, examples, first, out);
-      });
+  engine.forward(kPass, batch.host, [&](nn::Context& ctx, const models::Inputs& inputs) {
+    pass.run(ctx, inputs, options, examples, first, out);
+  });
   return out;
 }
 

@@ -137,11 +137,13 @@ Outcome run(comm::Session& session, const tests::Case& c, const std::string& poo
   Outcome out;
   const step::Geometry& g = engine.geometry();
   for (int step = 1; step <= kSteps; ++step) {
-    const step::StepReport& r =
-        engine.step_filled(step, [&](int64_t m, const models::Inputs& into) {
-          MadeImages batch((step - 1) * g.global_batch + g.first_example(mesh, m), g.micro_batch);
-          engine.train_pass().prepare(batch.host, engine.draws(step), into);
-        });
+    const step::StepReport& r = engine.step(step, [&](int64_t m) {
+      auto made = std::make_shared<MadeImages>(
+          (step - 1) * g.global_batch + g.first_example(mesh, m), g.micro_batch);
+      models::HostBatch host = made->host;
+      host.owner = made;
+      return host;
+    });
     std::vector<double> numbers = r.measures;
     numbers.insert(numbers.end(), {r.gradients.gradients.global, r.update.parameters.global,
                                    r.update.updates.global});
@@ -158,11 +160,9 @@ Outcome run(comm::Session& session, const tests::Case& c, const std::string& poo
   for (int64_t round = 0; round * g.micro_batch * session.world().size() < 48; ++round) {
     const int64_t first = (round * session.world().size() + session.world().rank()) * g.micro_batch;
     MadeImages batch(1000 + first, g.micro_batch);
-    engine.forward(
-        kPass, [&](const models::Inputs& into) { pass.prepare(batch.host, into); },
-        [&](nn::Context& ctx, const models::Inputs& inputs) {
-          pass.run(ctx, inputs, {.loss = loss.data(), .rank = rank.data()});
-        });
+    engine.forward(kPass, batch.host, [&](nn::Context& ctx, const models::Inputs& inputs) {
+      pass.run(ctx, inputs, {.loss = loss.data(), .rank = rank.data()});
+    });
     std::copy(loss.begin(), loss.end(), all.begin() + first);
     std::copy(rank.begin(), rank.end(), all.begin() + 48 + first);
   }

@@ -10,7 +10,8 @@
 
 namespace tests {
 
-// Holds made-up batches, so that a step fills its inputs without an allocation.
+// Holds made-up batches and what passes make from them, so that a step allocates nothing for its
+// inputs.
 class MadeFeed {
  public:
   // Makes the batches of steps 1..steps. fullness(step) is 0 for captions of one token, 1 for
@@ -20,39 +21,43 @@ class MadeFeed {
     const step::Geometry& g = engine.geometry();
     for (int64_t step = 1; step <= steps; ++step)
       for (int64_t m = 0; m < g.accumulation; ++m) {
-        tests::MadeBatch batch(tests::small_cappa(),
-                               (step - 1) * g.global_batch + g.first_example(mesh, m),
-                               g.micro_batch);
-        for (size_t i = 0; i < batch.labels.size(); ++i) {
-          if (fullness(step) == 2 && batch.labels[i] == 0) batch.labels[i] = 3;
-          if (fullness(step) == 0) batch.labels[i] = i % 9 == 0;
+        auto batch = std::make_shared<tests::MadeBatch>(
+            tests::small_cappa(), (step - 1) * g.global_batch + g.first_example(mesh, m),
+            g.micro_batch);
+        for (size_t i = 0; i < batch->labels.size(); ++i) {
+          if (fullness(step) == 2 && batch->labels[i] == 0) batch->labels[i] = 3;
+          if (fullness(step) == 0) batch->labels[i] = i % 9 == 0;
         }
-        auto& bytes = batches_.emplace_back();
+        auto& bytes = made_.emplace_back();
         models::Inputs into;
         for (const models::InputSpec& spec : engine.train_pass().inputs()) {
+          if (!spec.field.empty()) continue;
           std::string& memory = bytes[spec.name];
           memory.resize(size_t(spec.per_example * g.micro_batch * device::size_of(spec.type)));
           into[spec.name] =
               device::View{memory.data(), spec.type, spec.per_example * g.micro_batch};
         }
-        engine.train_pass().prepare(batch.host, engine.draws(step), into);
+        engine.train_pass().prepare(batch->host, engine.draws(step), into);
+        batches_.push_back(tests::owned(std::move(batch)));
       }
-    passes_ = g.accumulation;
-    feed_ = [this](int64_t m, const models::Inputs& into) {
-      const auto& batch = batches_[size_t((step_ - 1) * passes_ + m)];
-      for (const auto& [name, input] : into)
-        std::memcpy(input.host.data, batch.find(name)->second.data(), size_t(input.host.bytes()));
+    source_ = [this](int64_t) { return std::move(batches_[next_]); };
+    prepare_ = [this](const models::HostBatch&, const models::Inputs& into) {
+      for (const auto& [name, bytes] : made_[next_])
+        std::memcpy(into.find(name)->second.host.data, bytes.data(), bytes.size());
+      ++next_;
     };
   }
+  // Each step runs once.
   const step::StepReport& step(step::Engine& engine, int64_t step) {
-    step_ = step;
-    return engine.step_filled(step, feed_);
+    return engine.step(step, source_, prepare_);
   }
 
  private:
-  std::vector<std::map<std::string, std::string>> batches_;  // by step and pass
-  int64_t passes_ = 1, step_ = 0;
-  step::Engine::Fill feed_;
+  std::vector<models::HostBatch> batches_;                // by step and pass
+  std::vector<std::map<std::string, std::string>> made_;  // inputs of each
+  size_t next_ = 0;
+  step::Engine::Source source_;
+  step::Engine::Prepare prepare_;
 };
 
 struct Deck {

@@ -67,9 +67,9 @@ std::vector<double> cosines(step::Engine& engine) {
     models::HostBatch host;
     host.features["image"] = device::view(images.data(), n * pixels);
     host.examples = n;
-    engine.forward(
-        kPairs, [&](const models::Inputs& into) { pass.prepare(host, into); },
-        [&](nn::Context& ctx, const models::Inputs& in) { pass.run(ctx, in, texts, some.data()); });
+    engine.forward(kPairs, host, [&](nn::Context& ctx, const models::Inputs& in) {
+      pass.run(ctx, in, texts, some.data());
+    });
     out.insert(out.end(), some.begin(), some.begin() + std::min(n, kAll - first) * columns);
   }
   return out;

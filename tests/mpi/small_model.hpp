@@ -160,9 +160,9 @@ inline void score(step::Engine& engine, const models::HostBatch& batch, double* 
                   double* weight) {
   constexpr step::PassId kScore{0};
   auto& pass = engine.pass<models::ScorePass>(kScore);
-  engine.forward(
-      kScore, [&](const models::Inputs& into) { pass.prepare(batch, into); },
-      [&](nn::Context& ctx, const models::Inputs& inputs) { pass.run(ctx, inputs, nll, weight); });
+  engine.forward(kScore, batch, [&](nn::Context& ctx, const models::Inputs& inputs) {
+    pass.run(ctx, inputs, nll, weight);
+  });
 }
 
 // Returns every whole tensor of the state, at every rank: name -> bytes.

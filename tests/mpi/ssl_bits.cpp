@@ -217,10 +217,15 @@ Outcome run(comm::Session& session, const Kind& kind, const tests::Case& c,
   engine.publish();
   Outcome out;
   const step::Geometry& g = engine.geometry();
-  std::weak_ptr<const void> before;  // the batch of the pass before
+  // A step of one phase keeps the batch of its pass, one of two phases the batches of all passes.
+  const auto* coupled = dynamic_cast<const models::CoupledPass*>(&engine.train_pass());
+  std::vector<std::weak_ptr<const void>> kept(
+      coupled && coupled->two_phases() ? size_t(g.accumulation) : 1);
+  const void* views = nullptr;  // of the last batch
   for (int step = half ? kHalf + 1 : 1; step <= kSteps; ++step) {
     int64_t asked = 0;
     const step::StepReport& r = engine.step(step, [&](int64_t m) {
+      std::weak_ptr<const void>& before = kept[size_t(m) % kept.size()];
       CHECK(before.expired() && m == asked++, "{}: the batch of pass {} is kept or asked for twice",
             kind.name, m);
       auto made = std::make_shared<MadeViews>(
@@ -228,9 +233,13 @@ Outcome run(comm::Session& session, const Kind& kind, const tests::Case& c,
       models::HostBatch host = made->host;
       host.owner = made;
       before = made;
+      views = made->images[0].data();
       return host;
     });
     CHECK(r.finite, "{}: step {} is not finite", kind.name, step);
+    const models::InputSpec image = engine.train_pass().inputs().front();
+    CHECK(image.field.empty() || engine.inputs().at(image.name).device.data == views,
+          "{}: ops read a copy of the images", kind.name);
     if (step == 1) out.first = r.loss();
     out.last = r.loss();
     if (step == kHalf && session.world().size() == 1)

@@ -129,10 +129,9 @@ class Captioning : public Evaluator {
       const int64_t first = rounds.first(round),
                     count = std::clamp<int64_t>(n - first, 0, context.batch);
       const models::HostBatch host = data::host_batch(*batch, first);
-      context.forward([&](const models::Inputs& into) { pass.prepare(host, into); },
-                      [&](nn::Context& ctx, const models::Inputs& in) {
-                        pass.run(ctx, in, decode, count, first, captions);
-                      });
+      context.forward(host, [&](nn::Context& ctx, const models::Inputs& in) {
+        pass.run(ctx, in, decode, count, first, captions);
+      });
       for (int64_t b = 0; b < count; ++b) {
         const models::Caption& c = captions[size_t(b)];
         auto [sample, references] = references_of(context, first + b);

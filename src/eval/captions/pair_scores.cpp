@@ -98,10 +98,9 @@ bool score_pairs(const Context& context, const models::TextList& texts,
     if (context.interrupted()) return false;
     const data::BatchPtr batch = loader->next();
     const models::HostBatch host = data::host_batch(*batch, rounds.first(round));
-    context.forward([&](const models::Inputs& into) { pass.prepare(host, into); },
-                    [&](nn::Context& ctx, const models::Inputs& in) {
-                      pass.run(ctx, in, texts, scores.data());
-                    });
+    context.forward(host, [&](nn::Context& ctx, const models::Inputs& in) {
+      pass.run(ctx, in, texts, scores.data());
+    });
     for (int64_t i = 0; i < context.batch && rounds.first(round) + i < n; ++i)
       take(*batch, i, rounds.first(round) + i, scores.data() + i * count);
     if (context.journal) context.journal->write();

@@ -45,10 +45,9 @@ class Perplexity : public Evaluator {
       data::BatchPtr batch = captions->next(), other = images ? images->next() : nullptr;
       models::HostBatch host = data::host_batch(*batch, rounds.first(round));
       if (other) host.features["image"] = other->view("image");
-      context.forward([&](const models::Inputs& into) { score.prepare(host, into); },
-                      [&](nn::Context& ctx, const models::Inputs& in) {
-                        score.run(ctx, in, nll.data(), weight.data());
-                      });
+      context.forward(host, [&](nn::Context& ctx, const models::Inputs& in) {
+        score.run(ctx, in, nll.data(), weight.data());
+      });
       rounds.store(context, round, {&nll, &weight}, values);
     }
     share_values(context.world, values);

@@ -145,9 +145,6 @@ class ScoringPredictor : public Predictor {
             {"tokens", fmt::format("{:016x}", base::xxh3(ids, texts_.ids.size() * 4))},
             {"normalize_by_length", options_.pairs.normalize_by_length ? "true" : "false"}};
   }
-  void prepare(const models::HostBatch& batch, const models::Inputs& into) const override {
-    pass_.prepare(batch, into);
-  }
 
   void run(nn::Context& ctx, const models::Inputs& inputs,
            std::span<const device::View> columns) override {

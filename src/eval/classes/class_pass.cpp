@@ -35,17 +35,14 @@ class PassOfLogits : public ClassPass {
   std::string name() const override { return name_; }
   std::vector<models::InputSpec> inputs() const override {
     std::vector<models::InputSpec> specs = {logits_.image};
-    if (ranks_) specs.push_back({"label", DType::i32, 1});
+    if (ranks_) specs.push_back({"label", DType::i32, 1, "label"});
     return specs;
   }
   int64_t classes() const override { return logits_.classes; }
   kernels::ClassLoss loss() const override { return logits_.loss; }
 
-  void prepare(const models::HostBatch& batch, const models::Inputs& into) const override {
-    models::copy_field(batch, "image", into);
-    if (!ranks_) return;
-    models::ClassObjective::check_labels(batch, logits_.classes, false);
-    models::copy_field(batch, "label", into);
+  void prepare(const models::HostBatch& batch, const models::Inputs&) const override {
+    if (ranks_) models::ClassObjective::check_labels(batch, logits_.classes, false);
   }
 
   void run(nn::Context& ctx, const models::Inputs& inputs, const ClassNumbers& to) override {

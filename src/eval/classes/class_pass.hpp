@@ -28,9 +28,8 @@ struct ClassNumbers {
 
 class ClassPass : public models::ForwardPass {
  public:
-  // Fills the buffers of images and, if the pass ranks, of labels. Reads no other field.
-  // Error(Exit::data) for a label that is not a class.
-  virtual void prepare(const models::HostBatch& batch, const models::Inputs& into) const = 0;
+  // Its batches have images and, if it ranks, labels. prepare: Error(Exit::data) for a label that
+  // is not a class.
   virtual void run(nn::Context& ctx, const models::Inputs& inputs, const ClassNumbers& to) = 0;
   void plan(nn::Context& ctx, const models::Inputs& inputs) override { run(ctx, inputs, {}); }
   virtual int64_t classes() const = 0;

@@ -40,9 +40,6 @@ class ClassPredictor : public Predictor {
     if (!probe_.empty()) out["probe"] = probe_;
     return out;
   }
-  void prepare(const models::HostBatch& batch, const models::Inputs& into) const override {
-    pass_.prepare(batch, into);
-  }
 
   void run(nn::Context& ctx, const models::Inputs& inputs,
            std::span<const device::View> columns) override {

@@ -137,10 +137,9 @@ class Ranking : public Evaluator {
     const auto classes = size_t(pass.classes());
     std::vector<double> loss(heads_ * n), rank(loss);
     std::vector<float> scores(keys_.scores() ? n * classes : 0), targets(scores.size(), 0.0f);
-    context.forward([&](const models::Inputs& into) { pass.prepare(host, into); },
-                    [&](nn::Context& ctx, const models::Inputs& in) {
-                      pass.run(ctx, in, {loss.data(), rank.data(), scores.data()});
-                    });
+    context.forward(host, [&](nn::Context& ctx, const models::Inputs& in) {
+      pass.run(ctx, in, {loss.data(), rank.data(), scores.data()});
+    });
     for (size_t h = 0; h < heads_; ++h) {
       std::copy_n(loss.begin() + int64_t(h * n), n, out[at_.loss + h].begin());
       std::copy_n(rank.begin() + int64_t(h * n), n, out[at_.rank + h].begin());

@@ -70,9 +70,9 @@ bool embed(const Context& context, const data::Dataset& set, const std::string& 
     if (context.interrupted()) return false;
     data::BatchPtr batch = loader->next();
     const models::HostBatch host = data::host_batch(*batch, rounds.first(round));
-    context.forward(
-        [&](const models::Inputs& into) { pass.prepare(host, into); },
-        [&](nn::Context& ctx, const models::Inputs& in) { pass.run(ctx, in, {features.data()}); });
+    context.forward(host, [&](nn::Context& ctx, const models::Inputs& in) {
+      pass.run(ctx, in, {features.data()});
+    });
     const int64_t first = rounds.first(round);
     const int64_t count = std::clamp<int64_t>(rounds.examples() - first, 0, host.examples);
     make(Embedded{first, count, features.data(), host}, std::span(all));

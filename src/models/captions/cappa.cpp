@@ -23,8 +23,8 @@ Cappa::Cappa(const CappaOptions& options, const MemoryOptions& memory)
 std::vector<InputSpec> Cappa::inputs() const {
   using device::DType;
   std::vector<InputSpec> specs = {
-      {"image", bytes_ ? DType::u8 : DType::f32, options_.height() * options_.width() * 3},
-      {"labels", DType::i32, options_.length()},
+      {"image", bytes_ ? DType::u8 : DType::f32, options_.height() * options_.width() * 3, "image"},
+      {"labels", DType::i32, options_.length(), "labels"},
       {"weights", DType::f32, options_.length()},
       {"decoder_ids", DType::i32, options_.length()}};
   if (options_.masked()) specs.push_back({"causal", DType::u8, 1});
@@ -144,23 +144,21 @@ std::vector<int32_t> Cappa::draw_kept(int64_t examples, int64_t first_position, 
 
 void Cappa::prepare(const HostBatch& batch, bool train, base::Stream stream,
                     const Inputs& into) const {
-  check_batch(batch, into);
+  check_labels(batch);  // before draws, which read them
   fill(batch,
        draw(batch.features.at("labels").i32(), batch.examples, batch.first_position, train, stream),
        into);
 }
 
 void Cappa::prepare(const HostBatch& batch, const Draws& draws, const Inputs& into) const {
-  check_batch(batch, into);
+  check_labels(batch);
   fill(batch, draws, into);
 }
 
 void Cappa::fill(const HostBatch& batch, const Draws& draws, const Inputs& into) const {
   const int64_t n = batch.examples;
   auto buffer = [&](const char* name) { return into.at(name).host; };
-  View image = batch.features.at("image"), labels = batch.features.at("labels");
-  std::memcpy(buffer("image").data, image.data, size_t(image.bytes()));
-  std::memcpy(buffer("labels").data, labels.data, size_t(labels.bytes()));
+  const View labels = batch.features.at("labels");
   float* weights = buffer("weights").f32();
   for (int64_t i = 0; i < labels.count; ++i)
     weights[i] = labels.i32()[i] != int32_t(options_.pad_id) ? 1.0f : 0.0f;
@@ -176,22 +174,15 @@ void Cappa::fill(const HostBatch& batch, const Draws& draws, const Inputs& into)
     std::memcpy(buffer("kept").data, draws.kept.data(), draws.kept.size() * sizeof(int32_t));
 }
 
-// Checks sizes, types and ids of a batch. Throws Error(Exit::data) for a label outside the
-// vocabulary.
-void Cappa::check_batch(const HostBatch& batch, const Inputs& into) const {
-  const int64_t n = batch.examples, length = options_.length();
-  const View image = batch.features.at("image"), labels = batch.features.at("labels");
-  const View image_buffer = into.at("image").host, label_buffer = into.at("labels").host;
-  CHECK(image.count == image_buffer.count && labels.count == n * length,
-        "batch of {} examples does not fit the buffers", n);
-  CHECK(image.type == image_buffer.type && labels.type == label_buffer.type,
-        "the batch is of other types than the buffers");
+// Throws Error(Exit::data) for a label outside the vocabulary.
+void Cappa::check_labels(const HostBatch& batch) const {
+  const View labels = batch.features.at("labels");
   for (int64_t i = 0; i < labels.count; ++i)
     if (int32_t id = labels.i32()[i]; id < 0 || id >= options_.vocab_size)
       base::fail(base::Exit::data,
                  "label {} of the example at position {} lies outside the vocabulary of {} "
                  "(model.vocab_size)",
-                 id, batch.first_position + i / length, options_.vocab_size);
+                 id, batch.first_position + i / options_.length(), options_.vocab_size);
 }
 
 View Cappa::flags(const Inputs& inputs) const {

@@ -78,7 +78,8 @@ class Cappa : public Model, public CaptionScorer, public Captioner, public Embed
   // Makes the decisions of a step (cappa.md 1.6): a pure function of stream and position.
   Draws draw(const int32_t* labels, int64_t examples, int64_t first_position, bool train,
              base::Stream stream) const;
-  // Fills the input buffers. Throws Error(Exit::data) for a label outside the vocabulary.
+  // Makes the inputs that are no fields. Throws Error(Exit::data) for a label outside the
+  // vocabulary.
   void prepare(const HostBatch& batch, bool train, base::Stream stream, const Inputs& into) const;
   void prepare(const HostBatch& batch, const Draws& draws, const Inputs& into) const;
   void forward_backward(nn::Context& ctx, const Inputs& inputs, int64_t global_batch, View sums,
@@ -101,7 +102,7 @@ class Cappa : public Model, public CaptionScorer, public Captioner, public Embed
   int64_t kept_tokens() const { return options_.kept_tokens(tokens()); }
 
  private:
-  void check_batch(const HostBatch& batch, const Inputs& into) const;
+  void check_labels(const HostBatch& batch) const;
   void fill(const HostBatch& batch, const Draws& draws, const Inputs& into) const;
   // True if the decoder reads some of the tokens alone.
   bool drops_tokens() const { return options_.keep_ratio < 1; }

@@ -2,7 +2,6 @@
 // The pass that generates captions: encodes the images once, then runs the decoder position by
 // position until every caption has ended.
 #include <algorithm>
-#include <cstring>
 
 #include "kernels/softmax_xent.hpp"
 #include "models/captions/cappa.hpp"
@@ -39,7 +38,6 @@ class CappaCaptionPass : public CaptionPass {
     return {grid.height, grid.width};
   }
   std::vector<InputSpec> inputs() const override { return {model_.inputs().front()}; }
-  void prepare(const HostBatch& batch, const Inputs& into) const override;
   void plan(nn::Context& ctx, const Inputs& inputs) override;
   void run(nn::Context& ctx, const Inputs& inputs, const DecodeOptions& options, int64_t examples,
            int64_t first_position, std::vector<Caption>& captions) override;
@@ -66,13 +64,6 @@ class CappaCaptionPass : public CaptionPass {
   std::vector<int32_t> host_zeros_;
   std::vector<float> host_nll_;
 };
-
-void CappaCaptionPass::prepare(const HostBatch& batch, const Inputs& into) const {
-  const View from = batch.features.at("image"), to = into.at("image").host;
-  CHECK(from.type == to.type && from.count == to.count, "{} images do not fit the buffer",
-        batch.examples);
-  std::memcpy(to.data, from.data, size_t(from.bytes()));
-}
 
 void CappaCaptionPass::begin(nn::Context& ctx, const Inputs& inputs) {
   CHECK(!ctx.keep);

@@ -33,7 +33,6 @@ class CaptionPairScorePass : public PairScorePass {
 
   std::string name() const override { return "score pairs"; }
   std::vector<InputSpec> inputs() const override { return {parts_.image}; }
-  void prepare(const HostBatch& images, const Inputs& into) const override;
   void run(nn::Context& ctx, const Inputs& inputs, const TextList& texts, double* scores) override;
   void plan(nn::Context& ctx, const Inputs& inputs) override;
   std::vector<int64_t> tokens(const TextList& texts) const override;
@@ -66,10 +65,6 @@ class CaptionPairScorePass : public PairScorePass {
   CaptionHead::Pass head_;
   int64_t padded_rows_ = 0;  // of a chunk of one image, in whole pieces; 0 if rows are alike
 };
-
-void CaptionPairScorePass::prepare(const HostBatch& images, const Inputs& into) const {
-  copy_field(images, "image", into);
-}
 
 std::vector<int64_t> CaptionPairScorePass::tokens(const TextList& texts) const {
   std::vector<int64_t> out(size_t(texts.count()), 0);

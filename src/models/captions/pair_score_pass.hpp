@@ -26,7 +26,7 @@ struct PairScoreParts {
   const CaptionHead& head;
   HeadConfig head_config;
   int64_t pad_id;
-  InputSpec image;  // the model's input buffer of images
+  InputSpec image;  // the model's input of images
 };
 
 std::unique_ptr<PairScorePass> make_pair_score_pass(const PairScoreParts& parts);

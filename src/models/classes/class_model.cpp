@@ -120,7 +120,8 @@ int64_t ClassModel::train_flops() const {
 // ---------------------------------------------------------------- inputs
 
 InputSpec ClassModel::image_input() const {
-  return {"image", bytes_ ? DType::u8 : DType::f32, options_.image_size * options_.image_size * 3};
+  return {"image", bytes_ ? DType::u8 : DType::f32, options_.image_size * options_.image_size * 3,
+          "image"};
 }
 
 ImageGroup ClassModel::images(View of) const {
@@ -135,7 +136,6 @@ std::vector<InputSpec> ClassModel::inputs() const {
 }
 
 void ClassModel::prepare(const HostBatch& batch, base::Stream stream, const Inputs& into) const {
-  copy_field(batch, "image", into);
   const std::vector<Mix> mixes = mixing_.draw(batch.examples, batch.first_position, stream);
   mixing_.fill(mixes, into);
   objective_.prepare(batch, mixes, mixing_, into);

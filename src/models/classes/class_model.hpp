@@ -49,7 +49,8 @@ class ClassModel : public Model, public Embedder, public ClassRanker {
   // Makes a state of the named probes, in the order of the names; no names: of all probes.
   State make_state(const std::vector<std::string>& names = {}) const;
   std::vector<InputSpec> inputs() const;  // of training
-  // Fills the input buffers of training. Throws Error(Exit::data) for a label that is not a class.
+  // Makes the inputs of training that are no fields. Error(Exit::data) for a label that is not a
+  // class.
   void prepare(const HostBatch& batch, base::Stream stream, const Inputs& into) const;
   void forward_backward(nn::Context& ctx, const Inputs& inputs, int64_t global_batch, View sums,
                         State& state) const;

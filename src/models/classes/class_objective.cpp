@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 #include "kernels/rank_hits.hpp"
@@ -65,8 +64,8 @@ std::pair<std::string, FeatureSpec> ClassObjective::feature() const {
 }
 
 std::vector<InputSpec> ClassObjective::inputs(bool mixes) const {
-  if (!of_labels()) return {{"targets", DType::f32, classes_}};
-  std::vector<InputSpec> specs = {{"label", DType::i32, 1}};
+  if (!of_labels()) return {{"targets", DType::f32, classes_, mixes ? "" : options_.targets}};
+  std::vector<InputSpec> specs = {{"label", DType::i32, 1, mixes ? "" : "label"}};
   if (mixes) specs.push_back({"other_label", DType::i32, 1});
   if (counts_labels()) specs.push_back({"known", DType::f32, 1});
   return specs;
@@ -136,31 +135,30 @@ void ClassObjective::prepare_labels(const HostBatch& batch, const std::vector<Mi
   check_labels(batch, classes_, options_.ignores_unknown);
   const int32_t* labels = batch.features.at("label").i32();
   int32_t* own = into.at("label").host.i32();
-  for (int64_t b = 0; b < batch.examples; ++b) {
+  for (size_t i = 0; i < mixes.size(); ++i) {
+    const auto b = int64_t(i);
+    int32_t& other = into.at("other_label").host.i32()[b];
+    float& share = into.at("share").host.f32()[b];
     own[b] = labels[b];
-    if (!mixes.empty()) {
-      int32_t& other = into.at("other_label").host.i32()[b];
-      float& share = into.at("share").host.f32()[b];
-      other = labels[mixing.partner(b)];
-      // The class of the larger share is the one that counts as right.
-      if (share < 0.5f) {
-        std::swap(own[b], other);
-        share = 1 - share;
-      }
-      if (own[b] < 0 || other < 0) {
-        own[b] = -1;
-        other = 0;
-      }
+    other = labels[mixing.partner(b)];
+    // The class of the larger share is the one that counts as right.
+    if (share < 0.5f) {
+      std::swap(own[b], other);
+      share = 1 - share;
     }
-    if (counts_labels()) into.at("known").host.f32()[b] = own[b] < 0 ? 0 : 1;
+    if (own[b] < 0 || other < 0) {
+      own[b] = -1;
+      other = 0;
+    }
   }
+  for (int64_t b = 0; counts_labels() && b < batch.examples; ++b)
+    into.at("known").host.f32()[b] = own[b] < 0 ? 0 : 1;
 }
 
 void ClassObjective::prepare_targets(const HostBatch& batch, const std::vector<Mix>& mixes,
                                      const Mixing& mixing, const Inputs& into) const {
   const View given = batch.features.at(options_.targets), out = into.at("targets").host;
-  CHECK(given.count == out.count && given.type == DType::f32, "{} targets for {} numbers",
-        given.count, out.count);
+  CHECK(given.count == out.count, "{} targets for {} numbers", given.count, out.count);
   const float* t = given.f32();
   for (int64_t i = 0; options_.compares_values() && i < given.count; ++i)
     if (!std::isfinite(t[i]))
@@ -177,12 +175,9 @@ void ClassObjective::prepare_targets(const HostBatch& batch, const std::vector<M
           options_.ignores_unknown
               ? "numbers from 0 to 1, and -1 for not known, are allowed"
               : "numbers from 0 to 1 are allowed, and -1 with model.unknown = \"ignore\"");
-  if (mixes.empty()) {
-    std::memcpy(out.data, given.data, size_t(given.bytes()));
-    return;
-  }
-  for (int64_t b = 0; b < batch.examples; ++b) {
-    const float share = mixes[size_t(b)].share;
+  for (size_t i = 0; i < mixes.size(); ++i) {
+    const auto b = int64_t(i);
+    const float share = mixes[i].share;
     const float *own = t + b * classes_, *other = t + mixing.partner(b) * classes_;
     for (int64_t c = 0; c < classes_; ++c)
       out.f32()[b * classes_ + c] = !options_.compares_values() && (own[c] < 0 || other[c] < 0)

@@ -54,7 +54,7 @@ class ClassObjective {
   std::vector<Measure> measures(int hits, int known) const;
   double uniform_loss() const;
   std::string changing_arguments() const;
-  // Fills these buffers. Throws Error(Exit::data) for a label that is not a class, or a number that
+  // Makes those that are no fields. Throws Error(Exit::data) for a label that is not a class, or a number that
   // is not a target.
   void prepare(const HostBatch& batch, const std::vector<Mix>& mixes, const Mixing& mixing,
                const Inputs& into) const;

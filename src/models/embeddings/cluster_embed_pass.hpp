@@ -9,7 +9,7 @@ namespace models {
 
 // Returns the taps cluster0, cluster1, ... of the model's loss; none if it has no clusters.
 std::vector<Tap> cluster_taps(const EmbeddingModel& model);
-// image: the input buffer of single images of that size. `model` must outlive the pass.
+// image: the input of single images of that size. `model` must outlive the pass.
 std::unique_ptr<EmbedPass> make_cluster_embed_pass(const EmbeddingModel& model,
                                                    const InputSpec& image, int64_t size,
                                                    const std::vector<std::string>& taps);

@@ -113,8 +113,8 @@ std::unique_ptr<EmbedPass> EmbeddingModel::make_embed_pass(
     const std::vector<std::string>& taps) const {
   const int64_t size = options_.views.image_size[0];
   for (const Tap& tap : chosen_taps(this->taps(), taps))
-    if (tap.whole) return make_cluster_embed_pass(*this, images("image", 1, 0), size, taps);
-  return make_trunk_embed_pass(network_.encoder(), images("image", 1, 0), size, size, taps);
+    if (tap.whole) return make_cluster_embed_pass(*this, images(0, 1), size, taps);
+  return make_trunk_embed_pass(network_.encoder(), images(0, 1), size, size, taps);
 }
 
 std::string EmbeddingModel::changing_arguments() const {
@@ -150,19 +150,30 @@ bool EmbeddingModel::teacher_has_images() const {
   return parts_.teacher && parts_.teacher->views != student_views();
 }
 
-InputSpec EmbeddingModel::images(const std::string& name, int64_t views, size_t group) const {
-  return {name, bytes_ ? DType::u8 : DType::f32, views * options_.views.pixels(group)};
+bool EmbeddingModel::network_sees_all() const {
+  return int64_t(student_views().size()) == options_.views.groups[0] &&
+         std::ranges::is_sorted(student_views());
+}
+
+InputSpec EmbeddingModel::images(size_t group, int64_t views) const {
+  const std::string field = ViewOptions::field(group);
+  return {field, bytes_ ? DType::u8 : DType::f32, views * options_.views.pixels(group), field};
 }
 
 std::vector<InputSpec> EmbeddingModel::inputs() const {
-  std::vector<InputSpec> specs = {images("image", int64_t(student_views().size()), 0)};
+  std::vector<InputSpec> specs = {images(0, int64_t(student_views().size()))};
+  if (!network_sees_all()) specs[0].field.clear();
   for (size_t g = 1; g < options_.views.groups.size(); ++g)
-    specs.push_back(images(ViewOptions::field(g), options_.views.groups[g], g));
-  if (teacher_has_images()) specs.push_back(images("teacher_image", teacher_views(), 0));
-  if (parts_.loss->uses_index()) specs.push_back({"index", DType::i32, 1});
+    specs.push_back(images(g, options_.views.groups[g]));
+  if (teacher_has_images()) {
+    const InputSpec views = images(0, teacher_views());
+    specs.push_back({"teacher_image", views.type, views.per_example});
+  }
+  if (parts_.loss->uses_index()) specs.push_back({"index", DType::i32, 1, "index"});
   if (const int64_t n = parts_.loss->negatives())
     specs.push_back({"negatives", DType::i32, outputs() * n});
-  if (parts_.loss->label()) specs.push_back({"labels", DType::i32, 1});
+  if (const MadeLabel* label = parts_.loss->label())
+    specs.push_back({"labels", DType::i32, 1, label->field});
   return specs;
 }
 
@@ -183,15 +194,14 @@ ImageGroup EmbeddingModel::teacher_group(const Inputs* inputs) const {
   return {inputs ? inputs->at(name).device : View{}, teacher_views(), size, size};
 }
 
-// Copies these views of a group of every example.
-void EmbeddingModel::copy_views(const HostBatch& batch, size_t group,
-                                const std::vector<int64_t>& views, const View& into) const {
-  const std::string field = ViewOptions::field(group);
-  const View all = batch.features.at(field);
-  const int64_t count = options_.views.groups[group], pixels = options_.views.pixels(group);
+// Copies these views of group 0 of every example.
+void EmbeddingModel::copy_views(const HostBatch& batch, const std::vector<int64_t>& views,
+                                const View& into) const {
+  const View all = batch.features.at(ViewOptions::field(0));
+  const int64_t count = options_.views.groups[0], pixels = options_.views.pixels(0);
   CHECK(all.type == into.type && all.count == batch.examples * count * pixels &&
             into.count == batch.examples * int64_t(views.size()) * pixels,
-        "batch of {} examples does not fit the buffers of \"{}\"", batch.examples, field);
+        "the views of {} examples do not fit their buffer", batch.examples);
   const int64_t bytes = pixels * device::size_of(all.type);
   char* to = static_cast<char*>(into.data);
   for (int64_t b = 0; b < batch.examples; ++b)
@@ -203,19 +213,13 @@ void EmbeddingModel::copy_views(const HostBatch& batch, size_t group,
 
 void EmbeddingModel::prepare(const HostBatch& batch, base::Stream stream,
                              const Inputs& into) const {
-  copy_views(batch, 0, student_views(), into.at("image").host);
-  for (size_t g = 1; g < options_.views.groups.size(); ++g) {
-    std::vector<int64_t> all(size_t(options_.views.groups[g]));
-    std::iota(all.begin(), all.end(), 0);
-    copy_views(batch, g, all, into.at(ViewOptions::field(g)).host);
-  }
-  if (teacher_has_images())
-    copy_views(batch, 0, parts_.teacher->views, into.at("teacher_image").host);
+  if (!network_sees_all()) copy_views(batch, student_views(), into.at("image").host);
+  if (teacher_has_images()) copy_views(batch, parts_.teacher->views, into.at("teacher_image").host);
   prepare_places(batch, stream, into);
-  prepare_labels(batch, into);
+  check_labels(batch);
 }
 
-void EmbeddingModel::prepare_labels(const HostBatch& batch, const Inputs& into) const {
+void EmbeddingModel::check_labels(const HostBatch& batch) const {
   const MadeLabel* label = parts_.loss->label();
   if (!label) return;
   const View given = batch.features.at(label->field);
@@ -227,24 +231,21 @@ void EmbeddingModel::prepare_labels(const HostBatch& batch, const Inputs& into) 
                  "set the key to the number that {} has",
                  label->field, batch.first_position + b, number, label->classes, label->key,
                  label->made_by);
-    into.at("labels").host.i32()[b] = number;
   }
 }
 
-// Fills in the places of examples in their data set, and draws places of negatives.
+// Checks the places of examples in their data set, and draws places of negatives.
 void EmbeddingModel::prepare_places(const HostBatch& batch, base::Stream stream,
                                     const Inputs& into) const {
   const int64_t limit = parts_.loss->index_limit();
   if (parts_.loss->uses_index()) {
     const View place = batch.features.at("index");
-    for (int64_t b = 0; b < batch.examples; ++b) {
+    for (int64_t b = 0; b < batch.examples; ++b)
       if (place.i32()[b] < 0 || place.i32()[b] >= limit)
         base::fail(base::Exit::data,
                    "the example at position {} is number {} of its data set, and the memory has {} "
                    "rows (model.loss.samples); set it to the size of the data set",
                    batch.first_position + b, place.i32()[b], limit);
-      into.at("index").host.i32()[b] = place.i32()[b];
-    }
   }
   const int64_t count = outputs() * parts_.loss->negatives();
   if (count == 0) return;

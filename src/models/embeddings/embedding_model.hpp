@@ -77,7 +77,7 @@ class EmbeddingModel : public Model, public Embedder {
   int64_t rows() const;           // of an example that the loss reads: views, perhaps joined
   int64_t outputs() const { return int64_t(network_.widths().size()); }
   std::vector<InputSpec> inputs() const;
-  // Fills the input buffers. Negatives are drawn from `stream` by global position.
+  // Makes the inputs that are no fields. Negatives are drawn from `stream` by global position.
   void prepare(const HostBatch& batch, base::Stream stream, const Inputs& into) const;
   // The groups of views that network and teacher see; without images if there are no inputs.
   std::vector<ImageGroup> groups(const Inputs* inputs) const;
@@ -88,13 +88,15 @@ class EmbeddingModel : public Model, public Embedder {
  private:
   const std::vector<int64_t>& student_views() const { return parts_.student_views; }
   void check_joins() const;
+  // False if the network sees some views of group 0 only.
+  bool network_sees_all() const;
   // False if the teacher sees the network's own group 0.
   bool teacher_has_images() const;
-  InputSpec images(const std::string& name, int64_t views, size_t group) const;
-  void copy_views(const HostBatch& batch, size_t group, const std::vector<int64_t>& views,
+  InputSpec images(size_t group, int64_t views) const;
+  void copy_views(const HostBatch& batch, const std::vector<int64_t>& views,
                   const View& into) const;
   void prepare_places(const HostBatch& batch, base::Stream stream, const Inputs& into) const;
-  void prepare_labels(const HostBatch& batch, const Inputs& into) const;
+  void check_labels(const HostBatch& batch) const;
 
   EmbeddingOptions options_;
   ParameterList list_;

@@ -124,11 +124,12 @@ int64_t Siglip::input_flops() const {
 // ---------------------------------------------------------------- parts of passes
 
 InputSpec Siglip::image_input() const {
-  return {"image", bytes_ ? DType::u8 : DType::f32, options_.height() * options_.width() * 3};
+  return {"image", bytes_ ? DType::u8 : DType::f32, options_.height() * options_.width() * 3,
+          "image"};
 }
 
 std::vector<InputSpec> Siglip::inputs() const {
-  return {image_input(), {"labels", DType::i32, options_.seq_len}};
+  return {image_input(), {"labels", DType::i32, options_.seq_len, "labels"}};
 }
 
 // Throws Error(Exit::data) for an id outside the vocabulary.

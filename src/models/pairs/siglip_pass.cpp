@@ -21,7 +21,6 @@ class SiglipPass : public CoupledPass {
   std::string name() const override { return "train"; }
   std::vector<InputSpec> inputs() const override { return model_.inputs(); }
   void prepare(const HostBatch& batch, base::Stream, const Inputs& into) const override {
-    for (const InputSpec& spec : inputs()) copy_field(batch, spec.name, into);
     const View ids = into.at("labels").host;
     model_.check_ids(ids.i32(), ids.count,
                      fmt::format("the texts from position {} on", batch.first_position));
@@ -101,9 +100,6 @@ class SiglipScores : public PairScorePass {
   std::vector<InputSpec> inputs() const override { return {model_.image_input()}; }
   PairScore kind() const override { return PairScore::cosine; }
   void begin() override { seen_ = {}; }
-  void prepare(const HostBatch& images, const Inputs& into) const override {
-    copy_field(images, "image", into);
-  }
   std::vector<int64_t> tokens(const TextList& texts) const override {
     return std::vector<int64_t>(size_t(texts.count()), texts.length);
   }

@@ -61,10 +61,6 @@ class TrunkEmbedPass : public EmbedPass {
   std::vector<InputSpec> inputs() const override { return {image_}; }
   const std::vector<Tap>& taps() const override { return taps_; }
 
-  void prepare(const HostBatch& batch, const Inputs& into) const override {
-    copy_field(batch, image_.name, into);
-  }
-
   void run(nn::Context& ctx, const Inputs& inputs, const std::vector<float*>& features) override {
     CHECK(!ctx.keep);
     const bool planned = ctx.queue.kind() == device::Kind::plan;

@@ -149,7 +149,7 @@ TEST(Captioning, WritesEveryCaptionAndScoresThem) {
                                 .loader = {},
                                 .batch = batch,
                                 .pass = &pass,
-                                .forward = rig::forward,
+                                .forward = rig::runs_of(pass),
                                 .folder = rank == 0 && !first_round ? folder : ""};
           // In the first round not all captions are known, which caption_metrics may refuse.
           try {
@@ -214,7 +214,7 @@ TEST(Captioning, GivesCaptionsAnotherImage) {
                           .loader = {},
                           .batch = 2,
                           .pass = &pass,
-                          .forward = rig::forward,
+                          .forward = rig::runs_of(pass),
                           .folder = folder};
     result = evaluator->run(context);
   });
@@ -249,7 +249,7 @@ TEST(Captioning, TakesTheSubstituteOfABrokenSample) {
                             .loader = {},
                             .batch = 4,
                             .pass = &pass,
-                            .forward = rig::forward,
+                            .forward = rig::runs_of(pass),
                             .folder = folder};
       context.loader.substitutes = substitutes;
       result = evaluator->run(context);

@@ -59,10 +59,12 @@ Numbers numbers(const eval::ClassRequest& request, std::vector<int32_t> labels =
   const std::unique_ptr<eval::ClassPass> pass = eval::make_class_pass(model, request);
   one_rank::Stores stores({}, {}, {.batch = kImages});
   const models::Inputs inputs = stores.make_inputs(pass->inputs());
-  pass->prepare({.features = {{"image", device::view(kImage.data(), int64_t(kImage.size()))},
-                              {"label", device::view(labels.data(), kImages)}},
-                 .examples = kImages},
-                inputs);
+  const models::HostBatch batch{
+      .features = {{"image", device::view(kImage.data(), int64_t(kImage.size()))},
+                   {"label", device::view(labels.data(), kImages)}},
+      .examples = kImages};
+  one_rank::copy_fields(batch, pass->inputs(), inputs);
+  pass->prepare(batch, inputs);
   Numbers out{std::vector<double>(6, NAN), std::vector<double>(6, NAN), Floats(24, NAN)};
   stores.run_planned([&](nn::Context& ctx) { pass->plan(ctx, inputs); },
                      [&](nn::Context& ctx) {

@@ -21,7 +21,6 @@ class GivenLogits : public eval::ClassPass {
   GivenLogits(Floats row, bool exclusive) : row_(std::move(row)), exclusive_(exclusive) {}
   std::string name() const override { return "logits"; }
   std::vector<models::InputSpec> inputs() const override { return {}; }
-  void prepare(const models::HostBatch&, const models::Inputs&) const override {}
   void run(nn::Context&, const models::Inputs&, const eval::ClassNumbers& to) override {
     std::copy(row_.begin(), row_.end(), to.scores);
   }
@@ -50,9 +49,9 @@ Predicted predict(const Floats& row, int64_t top_k, bool exclusive = true) {
                                   device::view(&out.prediction, 1),
                                   device::view(out.top.data(), int64_t(top)),
                                   device::view(out.probability.data(), int64_t(top))};
-  rig::forward(
-      [](const models::Inputs&) {},
-      [&](nn::Context& ctx, const models::Inputs& in) { predictor->run(ctx, in, columns); });
+  rig::forward(pass, {}, [&](nn::Context& ctx, const models::Inputs& in) {
+    predictor->run(ctx, in, columns);
+  });
   EXPECT_EQ(logits, row);
   return out;
 }

@@ -116,7 +116,7 @@ std::vector<Values> evaluate(const MadeScores& made, int64_t batch, int size,
                                                 .loader = {},
                                                 .batch = batch,
                                                 .pass = &pass,
-                                                .forward = rig::forward});
+                                                .forward = rig::runs_of(pass)});
     out[size_t(world.rank())] = result.values;
   });
   return out;

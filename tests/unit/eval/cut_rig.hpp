@@ -34,7 +34,7 @@ void expect_cuts_change_nothing(const eval::EvalOptions& options, const data::Da
            .loader = {},
            .batch = batch,
            .pass = pass.get(),
-           .forward = forward,
+           .forward = runs_of(*pass),
            .interrupted = [&] { return questions++ == most_questions; },
            .journal = journal.get()});
     });

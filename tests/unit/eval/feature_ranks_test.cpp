@@ -75,7 +75,7 @@ double value_of(const Made& made, const std::string& kind, const std::string& ke
                                                 .loader = {},
                                                 .batch = batch,
                                                 .pass = &pass,
-                                                .forward = rig::forward,
+                                                .forward = rig::runs_of(pass),
                                                 .threads = threads,
                                                 .ledger = &ledger});
     EXPECT_EQ(result.values.size(), 1u);

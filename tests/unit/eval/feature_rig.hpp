@@ -149,7 +149,7 @@ inline std::vector<eval::Result> evaluate(const std::string& kind, const Work& w
                         .loader = {},
                         .batch = w.batch,
                         .pass = &pass,
-                        .forward = rig::forward,
+                        .forward = rig::runs_of(pass),
                         .interrupted = [&] { return questions++ == w.interrupt_after; },
                         .further = {{"train_data", &train_set}},
                         .journal = journal.get(),

@@ -191,7 +191,7 @@ TEST(Fewshot, RefusesSetsThatCannotServe) {
                         .loader = {},
                         .batch = 4,
                         .pass = &pass,
-                        .forward = rig::forward,
+                        .forward = rig::runs_of(pass),
                         .further = {{"train_data", &set}},
                         .ledger = &ledger});
       });

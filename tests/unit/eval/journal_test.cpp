@@ -271,7 +271,7 @@ TEST_F(JournalTest, ACutEvaluatorHasTheValuesOfAnUncutOne) {
                                                  .loader = {},
                                                  .batch = 3,
                                                  .pass = &pass,
-                                                 .forward = rig::forward,
+                                                 .forward = rig::runs_of(pass),
                                                  .interrupted = [&] { return pass.calls == most; },
                                                  .journal = journal.get()});
       if (world.rank() == 0) calls = pass.calls;

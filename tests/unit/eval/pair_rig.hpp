@@ -130,7 +130,7 @@ std::vector<eval::Result> evaluate_pairs(const eval::EvalOptions& options, const
                                             .loader = {},
                                             .batch = batch,
                                             .pass = &pass,
-                                            .forward = forward,
+                                            .forward = runs_of(pass),
                                             .interrupted = [&] { return pass.calls == most_calls; },
                                             .folder = world.rank() == 0 ? folder : ""});
   });

@@ -83,7 +83,7 @@ Outcome evaluate(const Setting& s) {
                         .loader = {},
                         .batch = s.batch,
                         .pass = &pass,
-                        .forward = rig::forward,
+                        .forward = rig::runs_of(pass),
                         .interrupted = [&] { return calls == s.interrupt_after; }});
   });
   return out;

@@ -62,7 +62,7 @@ std::vector<eval::Result> evaluate(int64_t examples, int64_t batch, int size,
                         .loader = {},
                         .batch = batch,
                         .pass = &pass,
-                        .forward = rig::forward,
+                        .forward = rig::runs_of(pass),
                         .interrupted = [&] { return pass.calls == interrupt_after; }});
   });
   return out;

@@ -92,8 +92,8 @@ inline data::Dataset numbers(const std::string& answer, int64_t examples) {
   return {"val", std::move(source), data::Pipeline("", spec, {})};
 }
 
-// Runs a made-up pass, which uses no context.
-inline void forward(const std::function<void(const models::Inputs&)>& prepare,
+// Runs a made-up pass, which uses no context, on a batch.
+inline void forward(const models::ForwardPass& pass, const models::HostBatch& batch,
                     const std::function<void(nn::Context&, const models::Inputs&)>& run) {
   device::Queue queue(device::Kind::plan);
   device::Ledger ledger;
@@ -103,8 +103,11 @@ inline void forward(const std::function<void(const models::Inputs&)>& prepare,
   comm::Mesh mesh = comm::make_plan_mesh({1, 1}, *alone);
   shard::WeightStore weights({layout, mesh, queue, ledger}, 0);
   nn::Context ctx{{.queue = queue, .arena = arena}, {.weights = weights}, {.batch = 1}, {}};
-  prepare(models::Inputs{});
-  run(ctx, models::Inputs{});
+  pass.prepare(batch, {});
+  run(ctx, {});
+}
+inline auto runs_of(const models::ForwardPass& pass) {
+  return [&pass](const auto& batch, const auto& run) { forward(pass, batch, run); };
 }
 
 }  // namespace rig

@@ -308,9 +308,9 @@ TEST(Scoring, PredictsTheFirstOfEqualClasses) {
     int32_t prediction = -1;
     const device::View columns[] = {{scores.data(), device::DType::f64, kNames},
                                     device::view(&prediction, 1)};
-    rig::forward(
-        [&](const models::Inputs& in) { predictor->prepare(batch, in); },
-        [&](nn::Context& ctx, const models::Inputs& in) { predictor->run(ctx, in, columns); });
+    rig::forward(pass, batch, [&](nn::Context& ctx, const models::Inputs& in) {
+      predictor->run(ctx, in, columns);
+    });
     EXPECT_EQ(prediction, wanted) << best;
     EXPECT_EQ(scores[5], scores[2]);
   }
@@ -379,7 +379,7 @@ TEST(Scoring, RefusesWhatItCannotScore) {
                .loader = {},
                .batch = 1,
                .pass = &pass,
-               .forward = rig::forward});
+               .forward = rig::runs_of(pass)});
     ADD_FAILURE() << "label 5 was accepted";
   } catch (const base::Error& e) {
     EXPECT_EQ(e.code(), base::Exit::data);

@@ -26,14 +26,14 @@ Gradients pass(device::DType operands) {
   world.shake(5, "shake", 0.2);
   rig::MadeBatch batch(o, kExamples);
   Gradients out;
-  world.model.prepare(batch.host(kExamples), true, base::Stream(9, "draws"), world.inputs);
+  world.prepare(batch.host(kExamples), true, base::Stream(9, "draws"));
   world.forward_backward();
   for (const shard::Parameter& p : world.stores.layout.parameters()) {
     const device::View g = world.gradient(p.path);
     out[p.path].assign(g.f32(), g.f32() + g.count);
   }
   std::vector<double> nll(kExamples), weight(kExamples);
-  world.model.prepare(batch.host(kExamples), false, base::Stream(9, "draws"), world.inputs);
+  world.prepare(batch.host(kExamples), false, base::Stream(9, "draws"));
   world.evaluate(nll.data(), weight.data());
   out["losses of the evaluation"] = nll;
   return out;

@@ -21,7 +21,7 @@ void shake(rig::World& world, uint64_t seed = 5) {
 }
 
 void prepare(rig::World& world, const rig::MadeBatch& batch, int64_t examples, bool train = true) {
-  world.model.prepare(batch.host(examples), train, base::Stream(9, "draws"), world.inputs);
+  world.prepare(batch.host(examples), train, base::Stream(9, "draws"));
 }
 
 // The head starts at zero, so the loss is ln V and only the head gets a gradient (cappa.md 1.10).
@@ -214,7 +214,7 @@ TEST(Cappa, ReadsKeptTokensAlone) {
       world.model.draw(batch.labels.data(), 2, 0, true, base::Stream(4, "draws"));
   ASSERT_EQ(draws.kept.size(), 4u);
   auto losses = [&] {
-    world.model.prepare(batch.host(2), draws, world.inputs);
+    world.prepare(batch.host(2), draws);
     double nll[2], weight[2];
     const double trained = world.forward_backward()[Cappa::Sums::loss];
     world.evaluate(nll, weight);

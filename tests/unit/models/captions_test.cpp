@@ -24,7 +24,7 @@ std::vector<Caption> captions(rig::World& world, const DecodeOptions& options,
                               const models::HostBatch& batch, int64_t examples, int64_t first = 0) {
   auto pass = world.model.make_caption_pass(
       {.places = options.places(), .attention = options.attention > 0});
-  pass->prepare(batch, world.inputs);
+  one_rank::copy_fields(batch, pass->inputs(), world.inputs);
   std::vector<Caption> out;
   world.run(*pass,
             [&](nn::Context& ctx) { pass->run(ctx, world.inputs, options, examples, first, out); });
@@ -35,7 +35,7 @@ std::vector<Caption> captions(rig::World& world, const DecodeOptions& options,
 rig::Floats logits_of(rig::World& world, const models::HostBatch& images, const rig::Ints& labels) {
   models::HostBatch batch = images;
   batch.features["labels"] = device::view(labels.data(), int64_t(labels.size()));
-  world.model.prepare(batch, false, {}, world.inputs);
+  world.prepare(batch, false, base::Stream());
   return world.logits();
 }
 

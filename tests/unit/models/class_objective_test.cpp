@@ -35,9 +35,9 @@ class Rig {
                 {.batch = kBatch, .slices = slices}),
         group_(stores_.mesh(), slices) {
     stores_.make_arena(1 << 16);
-    std::vector<models::InputSpec> specs = objective_.inputs(mixing_.on());
-    for (const models::InputSpec& s : mixing_.inputs()) specs.push_back(s);
-    inputs_ = stores_.make_inputs(specs);
+    specs_ = objective_.inputs(mixing_.on());
+    for (const models::InputSpec& s : mixing_.inputs()) specs_.push_back(s);
+    inputs_ = stores_.make_inputs(specs_);
   }
   void prepare(const Labels& labels) {
     prepare("label", device::view(labels.data(), int64_t(labels.size())));
@@ -75,6 +75,7 @@ class Rig {
     const models::HostBatch batch{
         .features = {{field, view}}, .examples = kBatch, .first_position = 10};
     const std::vector<Mix> mixes = mixing_.draw(kBatch, 10, base::Stream(4, "step"));
+    one_rank::copy_fields(batch, specs_, inputs_);
     mixing_.fill(mixes, inputs_);
     objective_.prepare(batch, mixes, mixing_, inputs_);
   }
@@ -83,6 +84,7 @@ class Rig {
   Mixing mixing_;
   one_rank::Stores stores_;
   nn::BatchGroup group_;
+  std::vector<models::InputSpec> specs_;
   models::Inputs inputs_;
 };
 

@@ -80,6 +80,7 @@ class World {
   }
   View weight(const std::string& path) { return stores.weight(path); }
   void prepare(const Batch& batch, int64_t first = 0) {
+    one_rank::copy_fields(batch.host(first), model.inputs(), inputs);
     train_->prepare(batch.host(first), base::Stream(9, "draws"), inputs);
   }
   // Computes the gradients of the mean loss, and returns the sums over all slices.
@@ -93,7 +94,7 @@ class World {
   // Returns the logits of images without mixup.
   std::vector<double> logits(const Batch& batch) {
     nn::Context ctx = stores.context(false);
-    models::copy_field(batch.host(), "image", inputs);
+    one_rank::copy_fields(batch.host(), {heads_.image}, inputs);
     const Floats out = rank(ctx).logits;
     return {out.begin(), out.end()};
   }
@@ -101,7 +102,7 @@ class World {
     const std::unique_ptr<models::EmbedPass> pass = model.make_embed_pass({"pre_logits"});
     Floats out(size_t(stores.batch() * pass->taps()[0].count()));
     nn::Context ctx = stores.context(false);
-    pass->prepare(batch.host(), inputs);
+    one_rank::copy_fields(batch.host(), pass->inputs(), inputs);
     pass->run(ctx, inputs, {out.data()});
     return out;
   }

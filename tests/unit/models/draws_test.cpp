@@ -141,13 +141,13 @@ TEST(Prepare, WeightsAndFlags) {
   models::HostBatch host = batch.host(3);
   host.features["label_masks"] = device::view(masks.data(), 27);
   Draws recorded{{1, 0, 1}, std::vector<int32_t>(27, 61), {}};
-  world.model.prepare(host, recorded, world.inputs);
+  world.prepare(host, recorded);
   for (size_t i = 0; i < 27; ++i) {
     EXPECT_EQ(world.inputs.at("weights").host.f32()[i], batch.labels[i] == 2 ? 0 : masks[i]) << i;
     EXPECT_EQ(world.inputs.at("decoder_ids").host.i32()[i], 61);
   }
   for (size_t b = 0; b < 3; ++b) EXPECT_EQ(world.inputs.at("causal").host.u8()[b], b == 1);
-  world.model.prepare(host, false, {}, world.inputs);
+  world.prepare(host, false, base::Stream());
   for (size_t b = 0; b < 3; ++b) {
     EXPECT_EQ(world.inputs.at("causal").host.u8()[b], 1);
     EXPECT_EQ(world.inputs.at("decoder_ids").host.i32()[b * 9], 0)
@@ -162,7 +162,7 @@ TEST(Prepare, LabelsOutsideTheVocabulary) {
   for (int32_t bad : {-1, 61}) {
     batch.labels[12] = bad;
     try {
-      world.model.prepare(batch.host(2, 70), true, {}, world.inputs);
+      world.prepare(batch.host(2, 70), true, base::Stream());
       FAIL() << bad;
     } catch (const base::Error& e) {
       EXPECT_EQ(e.code(), base::Exit::data);

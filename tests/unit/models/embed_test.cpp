@@ -28,7 +28,7 @@ std::vector<Floats> embedded(int64_t batch, int64_t first, const std::vector<std
   const rig::MadeBatch all(options, 8);
   models::HostBatch host = all.host(batch);
   host.features["image"] = host.features["image"].slice(first * 16 * 16 * 3, batch * 16 * 16 * 3);
-  world.model.make_embed_pass(taps)->prepare(host, world.inputs);
+  one_rank::copy_fields(host, world.model.make_embed_pass(taps)->inputs(), world.inputs);
   return world.embed(taps);
 }
 

@@ -52,7 +52,7 @@ TEST_P(Perplexity, OfPredict) {
           .examples = batch,
           .first_position = first};
       if (masked) host.features["label_masks"] = device::view(masks.data() + first * 7, batch * 7);
-      world.model.prepare(host, false, {}, world.inputs);
+      world.prepare(host, false, base::Stream());
       world.evaluate(nll.data() + first, weight.data() + first);
     }
     for (bool per_token : {false, true}) {

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
@@ -137,6 +138,17 @@ class Stores {
   shard::WeightStore weights;
   shard::GradientStore gradients;
 };
+
+// Copies the fields of a batch that inputs are.
+inline void copy_fields(const models::HostBatch& batch, const std::vector<models::InputSpec>& specs,
+                        const models::Inputs& into) {
+  for (const models::InputSpec& spec : specs) {
+    if (spec.field.empty()) continue;
+    const View field = batch.features.at(spec.field), to = into.at(spec.name).host;
+    CHECK(field.type == to.type && field.count == to.count, "field {}", spec.field);
+    std::memcpy(to.data, field.data, size_t(field.bytes()));
+  }
+}
 
 inline double norm_of(const Floats& gradient) {
   double square = 0;

@@ -57,7 +57,7 @@ void place(rig::World& world, const rig::MadeBatch& made, int64_t first, int64_t
                    {"labels", device::view(labels.data(), int64_t(labels.size()))}},
       .examples = examples,
       .first_position = first};
-  world.model.prepare(host, false, {}, world.inputs);
+  world.prepare(host, false, base::Stream());
 }
 
 std::vector<double> scores_of(const models::CappaOptions& o, int64_t first, int64_t examples,

@@ -91,6 +91,12 @@ class World {
       return path == "decoder/LogitsDense/kernel" ? of_head : 0.1;
     });
   }
+  // Places a batch with these draws, or with those of (train, stream).
+  template <class... Draws>
+  void prepare(const models::HostBatch& batch, const Draws&... draws) {
+    one_rank::copy_fields(batch, model.inputs(), inputs);
+    model.prepare(batch, draws..., inputs);
+  }
   // Computes the gradients of the mean loss over the batch, and returns the sums over all slices.
   Sums forward_backward() {
     stores.train([&](nn::Context& ctx) { train_->run(ctx, inputs, ctx.batch, sums()); });
