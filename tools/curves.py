@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the metrics of runs, groups them into panels of curves, and smooths them. Not a tool itself."""
+"""Reads the metrics of runs, groups them into panels of curves, and smooths them. Not a tool itself.
+
+Tables of millions of rows are thinned while they are read (thinning.py).
+"""
+import collections
+import functools
 import math
 import os
 import sys
 
 import metric_lines
+import run_dir
 from console import Failure, shown
 from measures import BOOKKEEPING
 
@@ -15,15 +21,17 @@ os.environ.setdefault("HDF5_USE_FILE_LOCKING", "FALSE")
 import h5py
 import numpy as np
 
-MEAN_OF, MEDIAN_OF = 60, 30         # a smoothed point covers this part of the curve: 1/60, 1/30
-MOST_MEDIANS = 1000                 # largest number of points of a curve of medians
+import thinning
+from thinning import MEAN_OF, MEDIAN_OF, borders, centres
+
 LOSSES = [("loss", "total"), ("loss_ar", "autoregressive"), ("loss_parallel", "parallel")]
 
 
 # ---------------------------------------------------------------------------------------------------------------- reading
 
 class Run:
-    """Tables of one run: train and evals[name], each {column: array}, all columns of a table as long as its `step`."""
+    """Tables of one run: train and evals[name], each {column: array}, all columns of a table as long as its `step`. A long table is a
+    thinning.Table."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -33,7 +41,8 @@ class Run:
         self.loss_unit = ""
 
     def empty(self):
-        return not any(len(table.get("step", ())) for table in [self.train, *self.evals.values()])
+        return not any(table.rows if isinstance(table, thinning.Table) else len(table.get("step", ()))
+                       for table in [self.train, *self.evals.values()])
 
 
 def last_of_each_step(table):
@@ -46,14 +55,32 @@ def last_of_each_step(table):
     return {name: column[index] for name, column in table.items()}
 
 
-def read_group(group):
-    columns = {name: np.asarray(item[()]) for name, item in group.items()
+def read_group(group, whole=False):
+    """Returns the table of a group of metrics.h5. A long one is thinned, unless it is wanted whole."""
+    columns = {name: item for name, item in group.items()
                if isinstance(item, h5py.Dataset) and item.ndim == 1 and item.dtype.kind in "iuf"}
     if "step" not in columns:
         return {}
     # A file that is being written may have one column a row ahead of another.
     rows = min(len(column) for column in columns.values())
-    return last_of_each_step({name: column[:rows].astype(np.int64 if name == "step" else np.float64) for name, column in columns.items()})
+    if rows > thinning.LONG and not whole and (table := thinned(columns, rows)) is not None:
+        return table
+    return last_of_each_step(rows_of(columns, 0, rows))
+
+
+def rows_of(columns, first, last):
+    return {name: column[first:last].astype(np.int64 if name == "step" else np.float64) for name, column in columns.items()}
+
+
+def thinned(columns, rows):
+    """Returns the long table of these columns of a file; None if its steps do not ascend."""
+    table = thinning.Table(rows)
+    for first in range(0, rows, thinning.PIECE):
+        piece = rows_of(columns, first, min(rows, first + thinning.PIECE))
+        if not (np.diff(piece["step"]) > 0).all() or piece["step"][0] <= table.last_step():
+            return None
+        table.add(piece)
+    return table
 
 
 def open_hdf5(path):
@@ -65,14 +92,14 @@ def open_hdf5(path):
         return h5py.File(path, "r", libver="latest", swmr=True)
 
 
-def read_hdf5(run, path):
+def read_hdf5(run, path, whole):
     with open_hdf5(path) as file:
         if isinstance(file.get("train"), h5py.Group):
-            run.train = read_group(file["train"])
+            run.train = read_group(file["train"], whole)
             unit = file["train/loss"].attrs.get("unit", "") if "train/loss" in file else ""
             run.loss_unit = unit.decode() if isinstance(unit, bytes) else unit
         if isinstance(file.get("eval"), h5py.Group):
-            run.evals = {name: read_group(group) for name, group in file["eval"].items() if isinstance(group, h5py.Group)}
+            run.evals = {name: read_group(group, whole) for name, group in file["eval"].items() if isinstance(group, h5py.Group)}
 
 
 def table_of(rows):
@@ -98,23 +125,58 @@ def tables_of(rows):
 
 def read_jsonl(run, path):
     rows, broken, lines = metric_lines.checked(path)
+    warn_of(path, broken, lines)
+    run.train, run.evals = tables_of(rows)
+
+
+def warn_of(path, broken, lines):
     if broken:
         print(f"warning: {path}: left out what is not JSON: {len(broken)} of {lines} lines, the first is line {broken[0]}",
               file=sys.stderr)
-    run.train, run.evals = tables_of(rows)
+
+
+def thin_jsonl(run, path, begin=0):
+    """Adds the rows from a byte of a long file on to the tables of a run."""
+    broken, lines = [], 0
+    train, evals = collector(run.train), {name: collector(table) for name, table in run.evals.items()}
+    for rows, bad, lines in metric_lines.blocks(path, begin):
+        broken += bad
+        table, others = tables_of(rows)
+        for one, more in ((train, table), *((evals.setdefault(name, thinning.Rows()), more) for name, more in others.items())):
+            if more:
+                one.add(more)
+    if not begin:
+        warn_of(path, broken, lines)
+    run.train, run.evals = tables_in(train), {name: tables_in(rows) for name, rows in evals.items()}
+
+
+def collector(table):
+    found = thinning.Rows()
+    if isinstance(table, thinning.Table):
+        found.table = table
+    elif table:
+        found.add(table)
+    return found
+
+
+def tables_in(rows):
+    table = rows.table
+    if table is None:
+        for part in rows.parts:
+            table = joined(table, part)
+    return {} if table is None else table
 
 
 def joined(table, more):
     """Returns the rows of two tables; a step that both have is that of the second one."""
-    if not table or not more:
-        return table or more
-    length = [len(one["step"]) for one in (table, more)]
-    columns = {name: [one.get(name, np.full(count, math.nan)) for one, count in zip((table, more), length)] for name in {*table, *more}}
-    return last_of_each_step({name: np.concatenate(parts) for name, parts in columns.items()})
+    return last_of_each_step(thinning.joined(table, more)) if table and more else table or more
 
 
 def add_newer(run, path):
     """Adds the rows that a running job has not written into metrics.h5 yet, which it writes now and then."""
+    if isinstance(run.train, thinning.Table):
+        thin_jsonl(run, path, metric_lines.place_after(path, run.train.last_step()))
+        return
     last = int(run.train["step"][-1]) if run.train else -1
     train, evals = tables_of(metric_lines.newer(path, last))
     run.train = joined(run.train, train)
@@ -122,14 +184,15 @@ def add_newer(run, path):
         run.evals[name] = joined(run.evals.get(name, {}), table)
 
 
-def read_run(folder):
+def read_run(folder, whole=False):
+    """Returns the metrics of a run. Long tables are thinned, unless they are wanted whole."""
     if not os.path.isdir(folder):
         raise Failure(f"{folder} is not a folder: name a run directory, the run.dir of a deck")
     run = Run(folder)
-    hdf5, jsonl = os.path.join(folder, "metrics.h5"), os.path.join(folder, "metrics.jsonl")
+    hdf5, jsonl = os.path.join(folder, "metrics.h5"), run_dir.metrics_of(folder)
     if os.path.isfile(hdf5):
         try:
-            read_hdf5(run, hdf5)
+            read_hdf5(run, hdf5, whole)
         except (OSError, KeyError, RuntimeError) as error:
             if not os.path.isfile(jsonl):
                 raise Failure(f"{hdf5} cannot be read ({error}) and there is no metrics.jsonl beside it") from error
@@ -138,7 +201,10 @@ def read_run(folder):
     if not run.empty():
         add_newer(run, jsonl)
     elif os.path.isfile(jsonl):
-        read_jsonl(run, jsonl)
+        (thin_jsonl if not whole and os.path.getsize(jsonl) > metric_lines.LONG else read_jsonl)(run, jsonl)
+    for table in (run.train, *run.evals.values()):
+        if isinstance(table, thinning.Table):
+            table.finish()
     if run.empty():
         if os.path.isfile(hdf5) or os.path.isfile(jsonl):
             raise Failure(f"{folder} holds no metrics yet: has the run finished its first step?")
@@ -149,12 +215,39 @@ def read_run(folder):
 # ---------------------------------------------------------------------------------------------------------------- drawing
 
 def measured(table, column):
-    """Returns steps and finite values of a column, or None without any."""
+    """Returns steps and finite values of a column, or None without any. Of a long table these are the extremes of its stretches."""
     if column not in table:
         return None
+    if isinstance(table, thinning.Table):
+        return table.columns[column].points()
     step, value = table["step"], table[column]
     keep = np.isfinite(value)
     return (step[keep], value[keep]) if keep.any() else None
+
+
+def sample(table, column):
+    """Returns the finite values of a column, of a long table an even sample of them; none without the column."""
+    values = table.columns[column].picks if isinstance(table, thinning.Table) and column in table else table.get(column, np.zeros(0))
+    return values[np.isfinite(values)]
+
+
+def total(table, column):
+    """Returns the sum of a column without the values that were not measured."""
+    if isinstance(table, thinning.Table):
+        return float(table.columns[column].sum.sum())
+    return float(np.nansum(table[column]))
+
+
+def count(table, column):
+    """Returns the number of finite values of a column."""
+    if isinstance(table, thinning.Table):
+        return int(table.columns[column].count.sum()) if column in table else 0
+    return int(np.count_nonzero(np.isfinite(table.get(column, np.nan))))
+
+
+class Curve(collections.namedtuple("Curve", "run label step value")):
+    """A curve of a panel. `strong(how)`: its mean or its median, if its table was long."""
+    strong = None
 
 
 class Panel:
@@ -168,7 +261,10 @@ class Panel:
     def add(self, run, label, table, column):
         data = measured(table, column)
         if data:
-            self.curves.append((run, label, *data))
+            curve = Curve(run, label, *data)
+            if isinstance(table, thinning.Table):
+                curve.strong = functools.partial(table.smooth, column)
+            self.curves.append(curve)
 
     def labels(self):
         return list(dict.fromkeys(label for _, label, _, _ in self.curves))
@@ -215,11 +311,6 @@ def panels_of(runs, references):
     return panels if len(runs) == 1 else [part for panel in panels for part in panel.one_per_label()]
 
 
-def borders(centre, window, count):
-    """Returns first and last + 1 of the `window` values around each centre; fewer at the ends."""
-    return np.maximum(0, centre - window // 2), np.minimum(count, centre + (window - 1) // 2 + 1)
-
-
 def running_mean(step, value):
     """Returns the centred mean over 1/60 of the curve."""
     begin, end = borders(np.arange(len(value)), max(1, len(value) // MEAN_OF), len(value))
@@ -232,16 +323,18 @@ def running_median(step, value):
 
     A slow disk delays single steps, not the run.
     """
-    centre = np.unique(np.linspace(0, len(value) - 1, min(len(value), MOST_MEDIANS)).astype(int))
+    centre = centres(len(value))
     begin, end = borders(centre, max(5, len(value) // MEDIAN_OF), len(value))
     return step[centre], np.array([np.median(value[b:e]) for b, e in zip(begin, end)])
 
 
-def smooth(panel, step, value):
+def smooth(panel, curve):
     """Returns (steps, values) of the strong line."""
     if panel.smoothed is None:
-        return step, value
-    return (running_mean if panel.smoothed == "mean" else running_median)(step, value)
+        return curve.step, curve.value
+    if curve.strong:
+        return curve.strong(panel.smoothed)
+    return (running_mean if panel.smoothed == "mean" else running_median)(curve.step, curve.value)
 
 
 # -------------------------------------------------------------------------------------------------------------------- names

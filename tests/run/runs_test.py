@@ -245,7 +245,7 @@ class Runs(browser_harness.BrowserTest):
         self.assertGreater(sum(map(len, lines)), 1 << 17)
 
     def test_new_rows_are_followed(self):
-        """A reader gets each row once; after the file was replaced, all of its rows again."""
+        """A reader gets each row once; after the file was replaced or cut, all of its rows again."""
         path, part = f"{self.folder}/m.jsonl", harness.loaded("metric_lines.py")
         follower = part.Follower(path)
         self.assertEqual(follower.new(), ([], False))
@@ -261,6 +261,12 @@ class Runs(browser_harness.BrowserTest):
             f.write('{"step":1}\n{"step":4}\n{"step":5}\n{"step":6}\n')
         os.replace(path + ".new", path)
         self.assertEqual(follower.new(), ([{"step": 1}, {"step": 4}, {"step": 5}, {"step": 6}], True))
+        with open(path, "r+", encoding="utf-8") as f:
+            f.truncate(len('{"step":1}\n'))
+            f.seek(0, os.SEEK_END)
+            f.write('{"step":2}\n{"step":3}\n{"step":4}\n{"step":5}\n')    # longer than it was
+        self.assertEqual(follower.new(), ([{"step": step} for step in (1, 2, 3, 4, 5)], True))
+        self.assertEqual(follower.new(), ([], False))
 
     # ---------------------------------------------------------------- in a browser
 

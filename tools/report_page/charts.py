@@ -67,7 +67,7 @@ def panels_of(runs):
         unit = next((run.unit("train", column)[0] for run in runs if run.unit("train", column)[0] not in ("", "1")), "")
         panel = curves.Panel(TITLES.get(column, column), unit, log=column.startswith("l2_"), smoothed="mean")
         for run in read:
-            if column not in OF_WINDOWS or np.count_nonzero(np.isfinite(run.train.get(column, np.nan))) > 1:
+            if column not in OF_WINDOWS or curves.count(run.train, column) > 1:
                 panel.add(run, column, run.train, column)
         more.append(panel)
     more = [panel for panel in more if panel.curves]
@@ -190,7 +190,7 @@ class Charts:
 
     def draw(self, panel):
         """Returns the figure of a panel."""
-        strong = [curves.smooth(panel, step, value) for _, _, step, value in panel.curves]
+        strong = [curves.smooth(panel, curve) for curve in panel.curves]
         scale = Scale(panel, np.concatenate([c[2] for c in panel.curves]), np.concatenate([c[3] for c in panel.curves]),
                       np.concatenate([value for _, value in strong]))
         pale, lines, legend, numbers = [], [], [], []

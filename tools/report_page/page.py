@@ -145,7 +145,8 @@ def evaluators(runs, names):
         columns = {c for run in runs for c in run.metrics.evals.get(name, {})} - {"step", "attempt"}
         for column in sorted(columns, key=lambda c: (c == "eval_s", c)):
             for run, label in zip(runs, names):
-                found = curves.measured(run.metrics.evals.get(name, {"step": np.array([])}), column)
+                table_of = run.metrics.evals.get(name, {"step": np.array([])})
+                found = curves.measured(table_of, column)
                 if not found:
                     continue
                 step, values = found
@@ -156,7 +157,7 @@ def evaluators(runs, names):
                 best = "" if column == "eval_s" else "<br>".join(word + at(i) for word, i in best_of(column, values))
                 rows.append([escape(name), f'<span title="{escape(doc)}">{escape(column)}</span>',
                              *([escape(label)] if len(runs) > 1 else []), escape("" if unit == "1" else unit),
-                             at(0) if len(values) > 1 else "", f"<b>{at(-1)}</b>", best, str(len(values))])
+                             at(0) if len(values) > 1 else "", f"<b>{at(-1)}</b>", best, str(curves.count(table_of, column))])
     if not rows:
         return ""
     return table(["evaluator", "measure", *run_column(runs), "unit", "first", "last", "best", "rows"], rows)

@@ -10,6 +10,7 @@ import numpy as np
 
 import attempts
 import curves
+import long_runs
 import run_dir
 import slow_ranks
 from console import Failure
@@ -163,7 +164,7 @@ class ReportRun:
     def read_starts(self):
         """Returns the rows of starts, and the last uptime_s of each attempt by its number. Counts the windows with slow ranks."""
         starts, uptime, attempt = [], {}, 1
-        for row in run_dir.rows(self.folder):
+        for row in long_runs.telling_rows(self.folder):
             if row.get("kind") == "start":
                 starts.append(row)
                 attempt = int(row.get("attempt") or attempt)
@@ -199,8 +200,8 @@ class ReportRun:
 
     def quantiles(self, column, at=(0.1, 0.5, 0.9)):
         """Returns quantiles of a training metric, or None without it."""
-        values = curves.measured(self.metrics.train, column) if self.metrics.train else None
-        return [float(q) for q in np.quantile(values[1], at)] if values else None
+        values = curves.sample(self.metrics.train, column)
+        return [float(q) for q in np.quantile(values, at)] if len(values) else None
 
     def step(self):
         return int(self.metrics.train["step"][-1]) if len(self.metrics.train.get("step", ())) else 0
@@ -229,8 +230,8 @@ class ReportRun:
                 parts["after the newest checkpoint"] = after
             source = f"the checkpoint of step {int(self.saved['step']):,}, whose own save is not in it"
         else:
-            evaluation = sum(float(np.nansum(table["eval_s"])) for table in self.metrics.evals.values() if "eval_s" in table)
-            training = float(np.nansum(self.metrics.train["ms"])) / 1000 if "ms" in self.metrics.train else 0.0
+            evaluation = sum(curves.total(table, "eval_s") for table in self.metrics.evals.values() if "eval_s" in table)
+            training = curves.total(self.metrics.train, "ms") / 1000 if "ms" in self.metrics.train else 0.0
             rest = max(0.0, sum(self.last_uptime.values()) - training - evaluation)
             parts = {"training": training, "evaluation": evaluation, "start-up, saves and the rest": rest}
             source = "the metrics, because there is no checkpoint"
@@ -238,12 +239,10 @@ class ReportRun:
 
     def split_training(self, parts):
         """Splits the time of training by the parts of the steps that the metrics have."""
-        whole = self.metrics.train.get("ms")
-        columns = [self.metrics.train.get(column) for _, column in STEP_PARTS]
-        total = float(np.nansum(whole)) if whole is not None else 0.0
-        if total <= 0 or any(column is None for column in columns):
+        train = self.metrics.train
+        whole = curves.total(train, "ms") if "ms" in train else 0.0
+        if whole <= 0 or any(column not in train for _, column in STEP_PARTS):
             return [(name, seconds) for name, seconds in parts.items() if seconds > 0]
         training = parts.pop("training")
-        split = [(f"training: {name}", training * max(0.0, float(np.nansum(column))) / total)
-                 for (name, _), column in zip(STEP_PARTS, columns)]
+        split = [(f"training: {name}", training * max(0.0, curves.total(train, column)) / whole) for name, column in STEP_PARTS]
         return [(name, seconds) for name, seconds in split + list(parts.items()) if seconds > 0]
