@@ -7,17 +7,16 @@ import os
 import image_preparation
 import run_dir
 from console import Failure
-from vit_names import Timm, Transformers
+from vit_names import Transformers, timm, transformers
 
 RESAMPLE = {"nearest": 0, "bilinear": 2, "bicubic": 3}  # Pillow's numbers
-TIMM_EPSILON = 1e-6
 
 
 def timm_settings(vit, images):
     """Returns {file: what timm.create_model("local-dir:FOLDER", pretrained=True) reads}."""
     f = vit.facts
-    if f["epsilon"] != TIMM_EPSILON:
-        raise Failure(f"timm's folders have norms with an epsilon of {TIMM_EPSILON:g} alone, and this ViT has {f['epsilon']:g}: take "
+    if f["epsilon"] != vit.EPSILON:
+        raise Failure(f"timm's folders have norms with an epsilon of {vit.EPSILON:g} alone, and this ViT has {f['epsilon']:g}: take "
                       "--names timm, whose last line makes the model, or --as transformers")
     squash = images["shorter"] is None
     cfg = {"input_size": [3, f["size"], f["size"]], "fixed_input_size": True, "interpolation": images["interpolation"],
@@ -25,13 +24,13 @@ def timm_settings(vit, images):
            "mean": images["mean"], "std": images["std"], "num_classes": f["classes"], "pool_size": None,
            "first_conv": "patch_embed.proj", "classifier": "head"}
     given = vit.arguments()
-    return {"config.json": {"architecture": "vit_base_patch16_224", "num_classes": f["classes"], "num_features": f["width"],
+    return {"config.json": {"architecture": vit.began_as(), "num_classes": f["classes"], "num_features": f["width"],
                             "global_pool": given.get("global_pool", "token"), "model_args": given, "pretrained_cfg": cfg}}
 
 
 def transformers_settings(vit, images):
     """Returns {file: what from_pretrained(FOLDER) reads}."""
-    config = {"model_type": "vit", "architectures": [vit.architecture()], "num_channels": 3, "qkv_bias": True, "torch_dtype": "float32",
+    config = {"model_type": vit.TYPE, "architectures": [vit.architecture()], "num_channels": 3, "qkv_bias": True, "torch_dtype": "float32",
               **{key: value for key, value in vit.settings().items() if key != "num_labels"}}
     if labels := [f"LABEL_{i}" for i in range(vit.facts["classes"])]:
         config |= {"id2label": dict(enumerate(labels)), "label2id": {label: i for i, label in enumerate(labels)}}
@@ -53,7 +52,7 @@ OPENED = {
     "transformers": "import transformers\nmodel = transformers.{architecture}.from_pretrained('{folder}'{more})\n"
                     "images = transformers.AutoImageProcessor.from_pretrained('{folder}')",
 }
-FOLDERS = {"timm": (Timm, timm_settings), "transformers": (Transformers, transformers_settings)}
+FOLDERS = {"timm": (timm, timm_settings), "transformers": (transformers, transformers_settings)}
 
 
 def opened(vit, folder):
