@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Describes a captioner for tools/torch_captioner.py: sizes, images, vocabulary. Not a tool itself."""
 import ast
+import json
 import os
 import re
 
@@ -150,6 +151,10 @@ def config_of(deck, tokenizer=None, preprocess=None):
     if "trunk" in model:
         raise Failure("model.trunk encodes the images, but only captioners with model.encoder are exported to a folder: "
                       "export to .npz or .safetensors")
+    for key, usual in (("gelu", "tanh"), ("norm_epsilon", 1e-6), ("layer_scale", 0), ("swiglu", False)):
+        if (value := model["encoder"].get(key, usual)) != usual:
+            raise Failure(f"model.encoder.{key} = {json.dumps(value)}, and the PyTorch code has {json.dumps(usual)} alone: "
+                          "export to .npz or .safetensors")
     all_ops = pipelines(deck)
     candidates = [preprocess and pipeline(preprocess)] if preprocess else list(all_ops.values())
     answers = [images_of(ops) for ops in candidates]

@@ -12,17 +12,16 @@ from big_vision_names import BigVision
 from console import Failure
 from onnx_trunks import Onnx
 from torchvision_names import Torchvision
-from vit_names import Timm, Transformers
+from vit_names import Transformers, timm, transformers
 
 RESAMPLE = {"nearest": 0, "bilinear": 2, "bicubic": 3}  # Pillow's numbers
-TIMM_EPSILON = 1e-6
 
 
 def timm_settings(vit, images):
     """Returns {file: what timm.create_model("local-dir:FOLDER", pretrained=True) reads}."""
     f = vit.facts
-    if f["epsilon"] != TIMM_EPSILON:
-        raise Failure(f"timm's folders have norms with an epsilon of {TIMM_EPSILON:g} alone, and this ViT has {f['epsilon']:g}: take "
+    if f["epsilon"] != vit.EPSILON:
+        raise Failure(f"timm's folders have norms with an epsilon of {vit.EPSILON:g} alone, and this ViT has {f['epsilon']:g}: take "
                       "--names timm, whose last line makes the model, or --as transformers")
     squash = images["shorter"] is None
     cfg = {"input_size": [3, f["size"], f["size"]], "fixed_input_size": True, "interpolation": images["interpolation"],
@@ -30,7 +29,7 @@ def timm_settings(vit, images):
            "mean": images["mean"], "std": images["std"], "num_classes": f["classes"], "pool_size": None,
            "first_conv": "patch_embed.proj", "classifier": "head"}
     given = vit.arguments()
-    return {"config.json": {"architecture": "vit_base_patch16_224", "num_classes": f["classes"], "num_features": f["width"],
+    return {"config.json": {"architecture": vit.began_as(), "num_classes": f["classes"], "num_features": f["width"],
                             "global_pool": given.get("global_pool", "token"), "model_args": given, "pretrained_cfg": cfg}}
 
 
@@ -47,7 +46,7 @@ def preprocessor(images):
 
 def transformers_settings(vit, images):
     """Returns {file: what from_pretrained(FOLDER) reads}."""
-    config = {"model_type": "vit", "architectures": [vit.architecture()], "num_channels": 3, "qkv_bias": True, "torch_dtype": "float32",
+    config = {"model_type": vit.TYPE, "architectures": [vit.architecture()], "num_channels": 3, "qkv_bias": True, "torch_dtype": "float32",
               **{key: value for key, value in vit.settings().items() if key != "num_labels"}}
     if labels := [f"LABEL_{i}" for i in range(vit.classes)]:
         config |= {"id2label": dict(enumerate(labels)), "label2id": {label: i for i, label in enumerate(labels)}}
@@ -83,17 +82,17 @@ def big_vision_settings(model, images):
 
 @dataclass
 class Library:
-    view: type          # the weights under the library's names
+    view: Callable      # makes of weights those under the library's names
     weights: str        # file of the weights
     settings: Callable  # (view, images) -> {file: a text, or what is written as JSON}
     opened: str         # lines of Python that open {folder}
 
 
 LIBRARIES = {
-    "timm": Library(Timm, "model.safetensors", timm_settings,
+    "timm": Library(timm, "model.safetensors", timm_settings,
                     "import timm\nmodel = timm.create_model('local-dir:{folder}', pretrained=True).eval()\n"
                     "images = timm.data.create_transform(**timm.data.resolve_model_data_config(model))"),
-    "transformers": Library(Transformers, "model.safetensors", transformers_settings,
+    "transformers": Library(transformers, "model.safetensors", transformers_settings,
                             "import transformers\nmodel = transformers.{architecture}.from_pretrained('{folder}'{more})\n"
                             "images = transformers.AutoImageProcessor.from_pretrained('{folder}')"),
     "torchvision": Library(Torchvision, "model.safetensors", torchvision_settings,

@@ -35,6 +35,7 @@ class VitGraph:
         self.model = self.weights.deck()["model"]
         self.facts = facts_of_vit(self.weights)
         self.size = self.facts["size"]
+        self.turns = self.rotation() if self.facts["rotary"] else None
 
     def description(self):
         return describe(self.facts)
@@ -46,21 +47,47 @@ class VitGraph:
         return self.graph.layer_norm(x, path + "scale", path + "bias", self.facts["epsilon"])
 
     def mlp(self, x, path):
-        hidden = self.graph.gelu(self.linear(x, path + "Dense_0/"), self.facts["gelu"])
+        g, hidden = self.graph, self.linear(x, path + "Dense_0/")
+        if path + "gate/kernel" in self.weights.places:
+            gate = self.linear(x, path + "gate/")
+            hidden = g.op("Mul", g.op("Mul", gate, g.op("Sigmoid", gate)), hidden)
+        else:
+            hidden = g.gelu(hidden, self.facts["gelu"])
         return self.linear(hidden, path + "Dense_1/")
 
-    def heads(self, x, path, turned):
-        """Returns [images, heads, rows, size], or with `turned` [images, heads, size, rows]."""
+    def rotation(self):
+        """Returns cosines and sines [tokens, size of a head], and the matrix that brings partners (kernels/rotate_heads.hpp)."""
+        f = self.facts
+        size, side, front = f["width"] // f["heads"], f["size"] // f["patch"], f["token"] + f["registers"]
+        place = (2 * np.arange(side) + 1) / side - 1
+        period = 100 ** (np.arange(size // 4) / (size // 4))
+        of_rows, of_columns = (np.multiply.outer(place, 2 * np.pi / period) for _ in range(2))
+        angle = np.concatenate([np.repeat(of_rows, side, 0), np.tile(of_columns, (side, 1))], 1)
+        angle = np.concatenate([np.zeros((front, size // 2)), angle])
+        half = np.eye(size // 2)
+        partner = np.block([[0 * half, half], [-half, 0 * half]])
+        return [self.graph.number(np.tile(table, 2)) for table in (np.cos(angle), np.sin(angle))] + [self.graph.number(partner)]
+
+    def rotated(self, x):
+        """Turns queries or keys [images, heads, tokens, size]."""
+        g = self.graph
+        cosines, sines, partner = self.turns
+        return g.op("Add", g.op("Mul", x, cosines), g.op("Mul", g.op("MatMul", x, partner), sines))
+
+    def heads(self, x, path):
+        """Returns [images, heads, rows, size]."""
         g, count = self.graph, self.facts["heads"]
         y = g.product(x, path + "/kernel", path + "/bias", flat_kernel)
-        split = g.op("Reshape", y, g.constant([0, 0, count, self.facts["width"] // count]))
-        return g.op("Transpose", split, perm=[0, 2, 3, 1] if turned else [0, 2, 1, 3])
+        return g.op("Transpose", g.op("Reshape", y, g.constant([0, 0, count, self.facts["width"] // count])), perm=[0, 2, 1, 3])
 
-    def attention(self, queries, memory, path):
+    def attention(self, queries, memory, path, rotates=False):
         g, size = self.graph, self.facts["width"] // self.facts["heads"]
-        scores = g.op("MatMul", self.heads(queries, path + "query", False), self.heads(memory, path + "key", True))
+        q, k = self.heads(queries, path + "query"), self.heads(memory, path + "key")
+        if rotates:
+            q, k = self.rotated(q), self.rotated(k)
+        scores = g.op("MatMul", q, g.op("Transpose", k, perm=[0, 1, 3, 2]))
         weights = g.op("Softmax", g.op("Mul", scores, g.number(size**-0.5)), axis=-1)
-        mean = g.op("MatMul", weights, self.heads(memory, path + "value", False))
+        mean = g.op("MatMul", weights, self.heads(memory, path + "value"))
         joined = g.op("Reshape", g.op("Transpose", mean, perm=[0, 2, 1, 3]), g.constant([0, 0, self.facts["width"]]))
         return g.product(joined, path + "out/kernel", path + "out/bias", flat_output)
 
@@ -70,7 +97,7 @@ class VitGraph:
     def block(self, x, number):
         g, at = self.graph, BLOCK.format(number)
         n = self.norm(x, at + "LayerNorm_0/")
-        branch = self.attention(n, n, HEADED.format(number))
+        branch = self.attention(n, n, HEADED.format(number), self.facts["rotary"])
         x = g.op("Add", x, self.scaled(branch, at + "LayerScale_0/scale"))
         branch = self.mlp(self.norm(x, at + "LayerNorm_1/"), at + "MlpBlock_0/")
         return g.op("Add", x, self.scaled(branch, at + "LayerScale_1/scale"))
@@ -88,7 +115,7 @@ class VitGraph:
         x = g.op("Transpose", g.op("Reshape", maps, g.constant([0, f["width"], -1])), perm=[0, 2, 1])
         if POSITIONS in self.weights.places:
             x = g.op("Add", x, g.weight(POSITIONS))
-        else:
+        elif not f["rotary"]:
             side = f["size"] // f["patch"]
             x = g.op("Add", x, g.number(captioner_files.sincos2d(side, side, f["width"])))
         front = [self.for_each_image(path) for path in ("encoder/cls", "encoder/registers") if path in self.weights.places]

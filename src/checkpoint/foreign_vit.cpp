@@ -42,6 +42,8 @@ class TranslatedVit : public WeightFile {
     const std::vector<FileTensor>& all = file_->tensors();
     std::vector<Target> found;
     std::optional<size_t> cls, positions;
+    const std::vector<Rule> rules = has_halves(family) ? halved_rules(family) : family.rules;
+    keys_are_masked_ = family.key_mask && tensor_named(family.key_mask);
     for (size_t i = 0; i < all.size(); ++i) {
       const std::string& name = all[i].name;
       const bool below = name.starts_with(prefix);
@@ -51,9 +53,9 @@ class TranslatedVit : public WeightFile {
         cls = i;
       } else if (below && numbers && rest == family.positions) {
         positions = i;
-      } else if (!below || !numbers || !apply(family, rest, i, found)) {
+      } else if (!below || !numbers || !apply(rules, rest, i, found)) {
         const bool trunk =
-            below && std::ranges::find(family.unread, rest) == family.unread.end() &&
+            below && !is_unread(family, rest) &&
             std::ranges::find(family.parts, rest.substr(0, rest.find('.'))) != family.parts.end();
         found.push_back({.tensor = all[i], .sources = {i}});
         if (all[i].type) found.back().tensor.type = device::DType::f32;  // as seek() leaves them
@@ -62,6 +64,7 @@ class TranslatedVit : public WeightFile {
     }
     add_tokens(cls, positions, found);
     add_stem_bias(found);
+    add_attention_biases(found);
     std::ranges::stable_sort(found, [](const Target& a, const Target& b) {
       return std::ranges::max(a.sources) < std::ranges::max(b.sources);
     });
@@ -83,12 +86,31 @@ class TranslatedVit : public WeightFile {
     int part = 0;  // of these equal ones
   };
 
+  const FileTensor* tensor_named(const std::string& rest) const {
+    for (const FileTensor& t : file_->tensors())
+      if (t.name == prefix_ + rest) return &t;
+    return nullptr;
+  }
+
+  // True if one matrix of the file holds both the gate and the hidden product of an MLP.
+  bool has_halves(const VitFamily& family) const {
+    if (!family.hidden) return false;
+    const FileTensor *hidden = tensor_named(family.hidden), *output = tensor_named(family.output);
+    return hidden && output && hidden->shape.size() == 2 && output->shape.size() == 2 &&
+           hidden->shape[0] == 2 * output->shape[1];
+  }
+
+  static bool is_unread(const VitFamily& family, const std::string& rest) {
+    return std::ranges::any_of(
+        family.unread, [&](const std::string& one) { return block_of(rest, one).has_value(); });
+  }
+
   // Adds what becomes of tensor i. Returns false if no rule has its name and shape.
-  bool apply(const VitFamily& family, const std::string& name, size_t i,
+  bool apply(const std::vector<Rule>& rules, const std::string& name, size_t i,
              std::vector<Target>& found) const {
     const FileTensor& from = file_->tensors()[i];
     bool any = false;
-    for (const Rule& rule : family.rules) {
+    for (const Rule& rule : rules) {
       const std::optional<std::string> block = block_of(name, rule.theirs);
       if (!block) continue;
       std::string path = rule.ours;
@@ -97,8 +119,11 @@ class TranslatedVit : public WeightFile {
       path = path[0] == '/' ? path.substr(1) : vit_.root + path;
       std::vector<int64_t> shape = shape_of(from.shape, rule, path);
       if (shape.empty()) return false;
-      found.push_back(
-          {.tensor = named(from, path, shape), .sources = {i}, .how = rule.how, .part = rule.part});
+      const bool masked = keys_are_masked_ && path.ends_with("/key/bias");
+      found.push_back({.tensor = named(from, path, shape),
+                       .sources = {i},
+                       .how = masked ? How::zeros : rule.how,
+                       .part = rule.part});
       any = true;
     }
     return any;
@@ -192,6 +217,30 @@ class TranslatedVit : public WeightFile {
                      .how = How::zeros});
   }
 
+  // Some ViTs have no biases of queries, keys or values. Ours get zeros.
+  void add_attention_biases(std::vector<Target>& found) const {
+    const std::string blocks = vit_.root + "Transformer/";
+    for (const char* part : {"/query/", "/key/", "/value/"}) {
+      const std::string kernel = std::string(part) + "kernel", bias = std::string(part) + "bias";
+      if (std::ranges::any_of(found, [&](const Target& t) {
+            return t.tensor.name.starts_with(blocks) && t.tensor.name.ends_with(bias);
+          }))
+        continue;
+      for (size_t i = found.size(); i-- > 0;) {
+        const FileTensor of = found[i].tensor;
+        if (!of.name.starts_with(blocks) || !of.name.ends_with(kernel) || of.shape.size() != 3)
+          continue;
+        const std::string path = of.name.substr(0, of.name.size() - kernel.size()) + bias;
+        found.push_back({.tensor = {path,
+                                    {of.shape[1], of.shape[2]},
+                                    device::DType::f32,
+                                    "zeros, as the file has none: "},
+                         .sources = found[i].sources,
+                         .how = How::zeros});
+      }
+    }
+  }
+
   // Returns the numbers of a tensor of the file. Files are read in their order. So tensors that are
   // needed together are read when the reader passes them.
   const std::vector<float>& numbers(size_t source) {
@@ -249,6 +298,7 @@ class TranslatedVit : public WeightFile {
   std::unique_ptr<WeightFile> file_;
   const std::string family_, prefix_;
   const models::VitFacts vit_;
+  bool keys_are_masked_ = false;
   std::vector<Target> targets_;  // by tensor
   std::set<size_t> early_;       // tensors of the file that are kept for later targets
   std::optional<size_t> next_;   // the file is read from here on
@@ -256,6 +306,30 @@ class TranslatedVit : public WeightFile {
   std::vector<float> values_;  // of the current tensor
   int64_t taken_ = 0;          // bytes
 };
+
+// Refuses to take DINOv3's rotary positions for others, as tensors may not show the difference.
+void compare_positions(const WeightFile& file, const VitFamily& family, const std::string& prefix,
+                       const models::VitFacts& vit) {
+  if (vit.patches < 0) return;  // no model is there to compare with
+  auto has = [&](const std::string& rest) {
+    return std::ranges::any_of(file.tensors(),
+                               [&](const FileTensor& t) { return t.name == prefix + rest; });
+  };
+  const bool always = *family.positions == 0;
+  // Other rotary ViTs of timm turn other pairs of numbers. They have biases of keys, or a table.
+  const bool found = always || (family.key_mask && !has(family.positions) &&
+                                (has(family.key_mask) || !has("blocks.0.attn.qkv.bias")));
+  if (found == vit.rotary) return;
+  if (found)
+    base::fail(base::Exit::checkpoint,
+               "init.from: {} holds a ViT with the rotary positions of DINOv3, and this model has "
+               "others: posemb = \"rope\" fits",
+               file.path());
+  base::fail(base::Exit::checkpoint,
+             "init.from: {} holds a ViT without the rotary positions of DINOv3, and this model has "
+             "them (posemb = \"rope\")",
+             file.path());
+}
 
 // Warns if no program that has such ViTs computes GELU as the model does.
 void compare_gelu(const WeightFile& file, const models::VitFacts& vit) {
@@ -320,6 +394,7 @@ std::unique_ptr<WeightFile> translated_vit(std::unique_ptr<WeightFile> file,
                wanted_family, file->path());
   if (!family) return file;
   map.clear();
+  compare_positions(*file, *family, prefix, vit);
   auto translated = std::make_unique<TranslatedVit>(std::move(file), *family, prefix, vit);
   compare_gelu(*translated, vit);
   return translated;

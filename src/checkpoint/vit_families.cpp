@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/vit_families.hpp"
 
+#include <string_view>
+
 namespace checkpoint {
 namespace {
 
@@ -11,56 +13,81 @@ namespace {
 
 VitFamily timm() {
   using enum How;
-  return {"timm",
-          "timm",
-          "blocks.0.attn.qkv.weight",
-          "cls_token",
-          "pos_embed",
-          {"patch_embed", "blocks", "norm", "norm_pre", "fc_norm", "reg_token", "register_tokens",
-           "dist_token", "rope", "rel_pos_bias", "attn_pool", "pre_logits"},
-          {{"patch_embed.proj.weight", "embedding/kernel", patches},
-           {"patch_embed.proj.bias", "embedding/bias"},
-           {"blocks.{}.norm1.weight", TRAINER_BLOCK "LayerNorm_0/scale"},
-           {"blocks.{}.norm1.bias", TRAINER_BLOCK "LayerNorm_0/bias"},
-           {"blocks.{}.attn.qkv.weight", TRAINER_ATTENTION "query/kernel", part_turned, 0},
-           {"blocks.{}.attn.qkv.weight", TRAINER_ATTENTION "key/kernel", part_turned, 1},
-           {"blocks.{}.attn.qkv.weight", TRAINER_ATTENTION "value/kernel", part_turned, 2},
-           {"blocks.{}.attn.qkv.bias", TRAINER_ATTENTION "query/bias", part, 0},
-           {"blocks.{}.attn.qkv.bias", TRAINER_ATTENTION "key/bias", part, 1},
-           {"blocks.{}.attn.qkv.bias", TRAINER_ATTENTION "value/bias", part, 2},
-           {"blocks.{}.attn.proj.weight", TRAINER_ATTENTION "out/kernel", turned},
-           {"blocks.{}.attn.proj.bias", TRAINER_ATTENTION "out/bias"},
-           {"blocks.{}.ls1.gamma", TRAINER_BLOCK "LayerScale_0/scale"},
-           {"blocks.{}.ls2.gamma", TRAINER_BLOCK "LayerScale_1/scale"},
-           {"norm_pre.weight", "pre_norm/scale"},
-           {"norm_pre.bias", "pre_norm/bias"},
-           {"attn_pool.latent", TRAINER_POOL "probe"},
-           {"attn_pool.q.weight", TRAINER_POOL_ATTENTION "query/kernel", turned},
-           {"attn_pool.q.bias", TRAINER_POOL_ATTENTION "query/bias"},
-           {"attn_pool.kv.weight", TRAINER_POOL_ATTENTION "key/kernel", part_turned, 0, 2},
-           {"attn_pool.kv.weight", TRAINER_POOL_ATTENTION "value/kernel", part_turned, 1, 2},
-           {"attn_pool.kv.bias", TRAINER_POOL_ATTENTION "key/bias", part, 0, 2},
-           {"attn_pool.kv.bias", TRAINER_POOL_ATTENTION "value/bias", part, 1, 2},
-           {"attn_pool.proj.weight", TRAINER_POOL_ATTENTION "out/kernel", turned},
-           {"attn_pool.proj.bias", TRAINER_POOL_ATTENTION "out/bias"},
-           {"attn_pool.norm.weight", TRAINER_POOL "LayerNorm_0/scale"},
-           {"attn_pool.norm.bias", TRAINER_POOL "LayerNorm_0/bias"},
-           {"attn_pool.mlp.fc1.weight", TRAINER_POOL "MlpBlock_0/Dense_0/kernel", turned},
-           {"attn_pool.mlp.fc1.bias", TRAINER_POOL "MlpBlock_0/Dense_0/bias"},
-           {"attn_pool.mlp.fc2.weight", TRAINER_POOL "MlpBlock_0/Dense_1/kernel", turned},
-           {"attn_pool.mlp.fc2.bias", TRAINER_POOL "MlpBlock_0/Dense_1/bias"},
-           {"reg_token", "registers"},
-           {"register_tokens", "registers"},
-           {"blocks.{}.norm2.weight", TRAINER_BLOCK "LayerNorm_1/scale"},
-           {"blocks.{}.norm2.bias", TRAINER_BLOCK "LayerNorm_1/bias"},
-           {"blocks.{}.mlp.fc1.weight", TRAINER_BLOCK "MlpBlock_0/Dense_0/kernel", turned},
-           {"blocks.{}.mlp.fc1.bias", TRAINER_BLOCK "MlpBlock_0/Dense_0/bias"},
-           {"blocks.{}.mlp.fc2.weight", TRAINER_BLOCK "MlpBlock_0/Dense_1/kernel", turned},
-           {"blocks.{}.mlp.fc2.bias", TRAINER_BLOCK "MlpBlock_0/Dense_1/bias"},
-           {"norm.weight", "Transformer/encoder_norm/scale"},
-           {"norm.bias", "Transformer/encoder_norm/bias"},
-           {"head.weight", "/head/kernel", turned},
-           {"head.bias", "/head/bias"}}};
+  return {
+      "timm",
+      "timm",
+      "blocks.0.attn.qkv.weight",
+      "cls_token",
+      "pos_embed",
+      {"patch_embed", "blocks", "norm", "norm_pre", "fc_norm", "reg_token", "register_tokens",
+       "dist_token", "rope", "rel_pos_bias", "attn_pool", "pre_logits"},
+      {{"patch_embed.proj.weight", "embedding/kernel", patches},
+       {"patch_embed.proj.bias", "embedding/bias"},
+       {"blocks.{}.norm1.weight", TRAINER_BLOCK "LayerNorm_0/scale"},
+       {"blocks.{}.norm1.bias", TRAINER_BLOCK "LayerNorm_0/bias"},
+       {"blocks.{}.attn.qkv.weight", TRAINER_ATTENTION "query/kernel", part_turned, 0},
+       {"blocks.{}.attn.qkv.weight", TRAINER_ATTENTION "key/kernel", part_turned, 1},
+       {"blocks.{}.attn.qkv.weight", TRAINER_ATTENTION "value/kernel", part_turned, 2},
+       {"blocks.{}.attn.qkv.bias", TRAINER_ATTENTION "query/bias", part, 0},
+       {"blocks.{}.attn.qkv.bias", TRAINER_ATTENTION "key/bias", part, 1},
+       {"blocks.{}.attn.qkv.bias", TRAINER_ATTENTION "value/bias", part, 2},
+       {"blocks.{}.attn.q_bias", TRAINER_ATTENTION "query/bias"},
+       {"blocks.{}.attn.v_bias", TRAINER_ATTENTION "value/bias"},
+       {"blocks.{}.attn.proj.weight", TRAINER_ATTENTION "out/kernel", turned},
+       {"blocks.{}.attn.proj.bias", TRAINER_ATTENTION "out/bias"},
+       {"blocks.{}.ls1.gamma", TRAINER_BLOCK "LayerScale_0/scale"},
+       {"blocks.{}.ls2.gamma", TRAINER_BLOCK "LayerScale_1/scale"},
+       {"blocks.{}.gamma_1", TRAINER_BLOCK "LayerScale_0/scale"},
+       {"blocks.{}.gamma_2", TRAINER_BLOCK "LayerScale_1/scale"},
+       {"norm_pre.weight", "pre_norm/scale"},
+       {"norm_pre.bias", "pre_norm/bias"},
+       {"attn_pool.latent", TRAINER_POOL "probe"},
+       {"attn_pool.q.weight", TRAINER_POOL_ATTENTION "query/kernel", turned},
+       {"attn_pool.q.bias", TRAINER_POOL_ATTENTION "query/bias"},
+       {"attn_pool.kv.weight", TRAINER_POOL_ATTENTION "key/kernel", part_turned, 0, 2},
+       {"attn_pool.kv.weight", TRAINER_POOL_ATTENTION "value/kernel", part_turned, 1, 2},
+       {"attn_pool.kv.bias", TRAINER_POOL_ATTENTION "key/bias", part, 0, 2},
+       {"attn_pool.kv.bias", TRAINER_POOL_ATTENTION "value/bias", part, 1, 2},
+       {"attn_pool.proj.weight", TRAINER_POOL_ATTENTION "out/kernel", turned},
+       {"attn_pool.proj.bias", TRAINER_POOL_ATTENTION "out/bias"},
+       {"attn_pool.norm.weight", TRAINER_POOL "LayerNorm_0/scale"},
+       {"attn_pool.norm.bias", TRAINER_POOL "LayerNorm_0/bias"},
+       {"attn_pool.mlp.fc1.weight", TRAINER_POOL "MlpBlock_0/Dense_0/kernel", turned},
+       {"attn_pool.mlp.fc1.bias", TRAINER_POOL "MlpBlock_0/Dense_0/bias"},
+       {"attn_pool.mlp.fc2.weight", TRAINER_POOL "MlpBlock_0/Dense_1/kernel", turned},
+       {"attn_pool.mlp.fc2.bias", TRAINER_POOL "MlpBlock_0/Dense_1/bias"},
+       {"reg_token", "registers"},
+       {"register_tokens", "registers"},
+       {"storage_tokens", "registers"},
+       {"blocks.{}.norm2.weight", TRAINER_BLOCK "LayerNorm_1/scale"},
+       {"blocks.{}.norm2.bias", TRAINER_BLOCK "LayerNorm_1/bias"},
+       {"blocks.{}.mlp.fc1.weight", TRAINER_BLOCK "MlpBlock_0/Dense_0/kernel", turned},
+       {"blocks.{}.mlp.fc1.bias", TRAINER_BLOCK "MlpBlock_0/Dense_0/bias"},
+       {"blocks.{}.mlp.fc2.weight", TRAINER_BLOCK "MlpBlock_0/Dense_1/kernel", turned},
+       {"blocks.{}.mlp.fc2.bias", TRAINER_BLOCK "MlpBlock_0/Dense_1/bias"},
+       {"blocks.{}.mlp.fc1_g.weight", TRAINER_BLOCK "MlpBlock_0/gate/kernel", turned},
+       {"blocks.{}.mlp.fc1_g.bias", TRAINER_BLOCK "MlpBlock_0/gate/bias"},
+       {"blocks.{}.mlp.fc1_x.weight", TRAINER_BLOCK "MlpBlock_0/Dense_0/kernel", turned},
+       {"blocks.{}.mlp.fc1_x.bias", TRAINER_BLOCK "MlpBlock_0/Dense_0/bias"},
+       // as Meta has them in DINOv2 and DINOv3
+       {"blocks.{}.mlp.w12.weight", TRAINER_BLOCK "MlpBlock_0/gate/kernel", part_turned, 0, 2},
+       {"blocks.{}.mlp.w12.weight", TRAINER_BLOCK "MlpBlock_0/Dense_0/kernel", part_turned, 1, 2},
+       {"blocks.{}.mlp.w12.bias", TRAINER_BLOCK "MlpBlock_0/gate/bias", part, 0, 2},
+       {"blocks.{}.mlp.w12.bias", TRAINER_BLOCK "MlpBlock_0/Dense_0/bias", part, 1, 2},
+       {"blocks.{}.mlp.w1.weight", TRAINER_BLOCK "MlpBlock_0/gate/kernel", turned},
+       {"blocks.{}.mlp.w1.bias", TRAINER_BLOCK "MlpBlock_0/gate/bias"},
+       {"blocks.{}.mlp.w2.weight", TRAINER_BLOCK "MlpBlock_0/Dense_0/kernel", turned},
+       {"blocks.{}.mlp.w2.bias", TRAINER_BLOCK "MlpBlock_0/Dense_0/bias"},
+       {"blocks.{}.mlp.w3.weight", TRAINER_BLOCK "MlpBlock_0/Dense_1/kernel", turned},
+       {"blocks.{}.mlp.w3.bias", TRAINER_BLOCK "MlpBlock_0/Dense_1/bias"},
+       {"norm.weight", "Transformer/encoder_norm/scale"},
+       {"norm.bias", "Transformer/encoder_norm/bias"},
+       {"head.weight", "/head/kernel", turned},
+       {"head.bias", "/head/bias"}},
+      {"blocks.{}.attn.qkv.bias_mask"},
+      "blocks.0.mlp.fc1.weight",
+      "blocks.0.mlp.fc2.weight",
+      "blocks.0.attn.qkv.bias_mask"};
 }
 
 VitFamily transformers() {
@@ -97,6 +124,16 @@ VitFamily transformers() {
        {"encoder.layer.{}.mlp.fc1.bias", TRAINER_BLOCK "MlpBlock_0/Dense_0/bias"},
        {"encoder.layer.{}.mlp.fc2.weight", TRAINER_BLOCK "MlpBlock_0/Dense_1/kernel", turned},
        {"encoder.layer.{}.mlp.fc2.bias", TRAINER_BLOCK "MlpBlock_0/Dense_1/bias"},
+       {"encoder.layer.{}.mlp.weights_in.weight", TRAINER_BLOCK "MlpBlock_0/gate/kernel",
+        part_turned, 0, 2},
+       {"encoder.layer.{}.mlp.weights_in.weight", TRAINER_BLOCK "MlpBlock_0/Dense_0/kernel",
+        part_turned, 1, 2},
+       {"encoder.layer.{}.mlp.weights_in.bias", TRAINER_BLOCK "MlpBlock_0/gate/bias", part, 0, 2},
+       {"encoder.layer.{}.mlp.weights_in.bias", TRAINER_BLOCK "MlpBlock_0/Dense_0/bias", part, 1,
+        2},
+       {"encoder.layer.{}.mlp.weights_out.weight", TRAINER_BLOCK "MlpBlock_0/Dense_1/kernel",
+        turned},
+       {"encoder.layer.{}.mlp.weights_out.bias", TRAINER_BLOCK "MlpBlock_0/Dense_1/bias"},
        {"encoder.layer.{}.layernorm_after.weight", TRAINER_BLOCK "LayerNorm_1/scale"},
        {"encoder.layer.{}.layernorm_after.bias", TRAINER_BLOCK "LayerNorm_1/bias"},
        {"encoder.layer.{}.intermediate.dense.weight", TRAINER_BLOCK "MlpBlock_0/Dense_0/kernel",
@@ -107,6 +144,42 @@ VitFamily transformers() {
        {"layernorm.weight", "Transformer/encoder_norm/scale"},
        {"layernorm.bias", "Transformer/encoder_norm/bias"}},
       {"embeddings.mask_token"}};
+}
+
+VitFamily transformers_dinov3() {
+  using enum How;
+  return {"transformers_dinov3",
+          "transformers' DINOv3",
+          "layer.0.attention.q_proj.weight",
+          "embeddings.cls_token",
+          "",
+          {"embeddings", "layer", "norm"},
+          {{"embeddings.patch_embeddings.weight", "embedding/kernel", patches},
+           {"embeddings.patch_embeddings.bias", "embedding/bias"},
+           {"embeddings.register_tokens", "registers"},
+           {"layer.{}.norm1.weight", TRAINER_BLOCK "LayerNorm_0/scale"},
+           {"layer.{}.norm1.bias", TRAINER_BLOCK "LayerNorm_0/bias"},
+           {"layer.{}.attention.q_proj.weight", TRAINER_ATTENTION "query/kernel", turned},
+           {"layer.{}.attention.q_proj.bias", TRAINER_ATTENTION "query/bias"},
+           {"layer.{}.attention.k_proj.weight", TRAINER_ATTENTION "key/kernel", turned},
+           {"layer.{}.attention.k_proj.bias", TRAINER_ATTENTION "key/bias"},
+           {"layer.{}.attention.v_proj.weight", TRAINER_ATTENTION "value/kernel", turned},
+           {"layer.{}.attention.v_proj.bias", TRAINER_ATTENTION "value/bias"},
+           {"layer.{}.attention.o_proj.weight", TRAINER_ATTENTION "out/kernel", turned},
+           {"layer.{}.attention.o_proj.bias", TRAINER_ATTENTION "out/bias"},
+           {"layer.{}.layer_scale1.lambda1", TRAINER_BLOCK "LayerScale_0/scale"},
+           {"layer.{}.layer_scale2.lambda1", TRAINER_BLOCK "LayerScale_1/scale"},
+           {"layer.{}.norm2.weight", TRAINER_BLOCK "LayerNorm_1/scale"},
+           {"layer.{}.norm2.bias", TRAINER_BLOCK "LayerNorm_1/bias"},
+           {"layer.{}.mlp.gate_proj.weight", TRAINER_BLOCK "MlpBlock_0/gate/kernel", turned},
+           {"layer.{}.mlp.gate_proj.bias", TRAINER_BLOCK "MlpBlock_0/gate/bias"},
+           {"layer.{}.mlp.up_proj.weight", TRAINER_BLOCK "MlpBlock_0/Dense_0/kernel", turned},
+           {"layer.{}.mlp.up_proj.bias", TRAINER_BLOCK "MlpBlock_0/Dense_0/bias"},
+           {"layer.{}.mlp.down_proj.weight", TRAINER_BLOCK "MlpBlock_0/Dense_1/kernel", turned},
+           {"layer.{}.mlp.down_proj.bias", TRAINER_BLOCK "MlpBlock_0/Dense_1/bias"},
+           {"norm.weight", "Transformer/encoder_norm/scale"},
+           {"norm.bias", "Transformer/encoder_norm/bias"}},
+          {"embeddings.mask_token"}};
 }
 
 VitFamily torchvision() {
@@ -243,9 +316,31 @@ VitFamily open_clip() {
 }  // namespace
 
 const std::vector<VitFamily>& vit_families() {
-  static const std::vector<VitFamily> all = {timm(), transformers(), torchvision(),
-                                             transformers_pairs(), open_clip()};
+  static const std::vector<VitFamily> all = {
+      timm(),        transformers(),       transformers_dinov3(),
+      torchvision(), transformers_pairs(), open_clip()};
   return all;
+}
+
+std::vector<Rule> halved_rules(const VitFamily& family) {
+  std::vector<Rule> out;
+  for (Rule rule : family.rules) {
+    const std::string_view ours = rule.ours;
+    const bool kernel = ours == TRAINER_BLOCK "MlpBlock_0/Dense_0/kernel",
+               bias = ours == TRAINER_BLOCK "MlpBlock_0/Dense_0/bias";
+    const bool whole = rule.how == How::same || rule.how == How::turned;
+    if ((kernel || bias) && whole) {
+      rule.how = kernel ? How::part_turned : How::part;
+      rule.parts = 2;
+      Rule gate = rule;
+      gate.ours =
+          kernel ? TRAINER_BLOCK "MlpBlock_0/gate/kernel" : TRAINER_BLOCK "MlpBlock_0/gate/bias";
+      out.push_back(gate);
+      rule.part = 1;
+    }
+    out.push_back(rule);
+  }
+  return out;
 }
 
 }  // namespace checkpoint

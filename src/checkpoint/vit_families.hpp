@@ -31,12 +31,20 @@ struct VitFamily {
   const char *key, *name;  // a value of init.family, and for messages
   const char* mark;        // a tensor that each such ViT has once
   const char* cls;         // the class token, [1, 1, width] or [width]
-  const char* positions;   // [1, tokens, width] or [tokens, width]
+  const char* positions;   // [1, tokens, width] or [tokens, width]; "": never
   // First parts of the names of the trunk's tensors. What has no rule among them is not in our ViT.
   std::vector<std::string> parts;
   std::vector<Rule> rules;            // class token and positions apart
   std::vector<std::string> unread{};  // tensors of the trunk that its features do not depend on
+  // The kernels of the first block's MLP in a family that stores SwiGLU's gate and hidden product
+  // as halves of one matrix, under the names that other MLPs have.
+  const char *hidden = nullptr, *output = nullptr;
+  // If a tensor has this name, the biases of keys are not used.
+  const char* key_mask = nullptr;
 };
+
+// Returns the family's rules for a ViT with such halves.
+std::vector<Rule> halved_rules(const VitFamily& family);
 
 const std::vector<VitFamily>& vit_families();
 

@@ -70,7 +70,8 @@ Found find_vit(const WeightFile& file) {
   out.siglip = !out.own && !out.clip && out.gelu.front() == "tanh";
   const bool plain =
       file.family() == "transformers" && !out.has("Transformer/encoderblock_0/LayerScale_0/scale");
-  out.norm_epsilon = out.clip ? 1e-5 : plain ? 1e-12 : 1e-6;
+  const bool dinov3 = !out.own && !out.has("pos_embedding");
+  out.norm_epsilon = out.clip || dinov3 ? 1e-5 : plain ? 1e-12 : 1e-6;
   out.half = out.own || out.siglip || plain;
   out.family = fmt::format("{}{}", out.own ? "this program or big_vision" : file.family(),
                            prefix.empty() ? "" : fmt::format(", below {}", prefix));
@@ -136,11 +137,16 @@ std::string deck_of(const Found& vit, const WeightConfig& config) {
     add(key, fmt::format("{}", vit.number(key)));
   add("heads", fmt::format("{}", heads), note);
   add("pool", vit.has("MAPHead_0/probe") ? "\"map\"" : vit.has("cls") ? "\"tok\"" : "\"gap\"");
+  const bool rotary = !vit.own && table == vit.shapes.end();
+  if (rotary) add("posemb", "\"rope\"");
+  if (vit.number("SwiGLU") != 0) add("swiglu", "true");
   const std::string gelu = config.gelu.empty() ? vit.gelu.front() : config.gelu;
   const bool sure = !config.gelu.empty() || vit.gelu.size() == 1;
-  add("gelu", fmt::format("\"{}\"", gelu),
-      sure ? ""
-           : fmt::format("  # tensors do not tell it: \"{}\" or \"{}\"", vit.gelu[0], vit.gelu[1]));
+  if (vit.number("SwiGLU") == 0)
+    add("gelu", fmt::format("\"{}\"", gelu),
+        sure ? ""
+             : fmt::format("  # tensors do not tell it: \"{}\" or \"{}\"", vit.gelu[0],
+                           vit.gelu[1]));
   add("norm_epsilon",
       fmt::format("{:g}", config.norm_epsilon > 0 ? config.norm_epsilon : vit.norm_epsilon));
   if (vit.number("layer scale") != 0) add("layer_scale", "1", "  # the file's factors replace it");

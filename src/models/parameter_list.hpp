@@ -127,6 +127,13 @@ class ParameterList {
     if (bias) m.output.bias = add(path + "/Dense_1/bias", {width}, normal(1e-6));
     return m;
   }
+  // Adds the gate of an MLP, which makes it SwiGLU.
+  void add_gate(const std::string& path, nn::Mlp& m) {
+    const int64_t in = m.hidden.in, out = m.hidden.out;
+    m.gate = {.in = in, .out = out};
+    m.gate.kernel = add_operand(path + "/gate/kernel", {in, out}, xavier(in, out));
+    if (m.hidden.bias >= 0) m.gate.bias = add_operand(path + "/gate/bias", {out}, normal(1e-6));
+  }
   // Adds query [width, heads, d], key and value [memory_width, heads, d], out [heads, d, width].
   // `init(in, out)` gets flattened fans.
   template <class InitOf>

@@ -39,7 +39,8 @@ struct VitFacts {
   int64_t heads = 1, patches = 0;
   bool class_token = false;
   bool learned_positions = true;
-  std::string gelu{};  // the value of model.trunk.gelu
+  bool rotary = false;  // positions are DINOv3's
+  std::string gelu{};   // the value of model.trunk.gelu; "": no MLP of a block has GELU
 };
 
 struct TrunkWeights {

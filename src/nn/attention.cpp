@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/attention.hpp"
 
+#include "kernels/rotate_heads.hpp"
 #include "nn/joined_linear.hpp"
 
 namespace nn {
@@ -57,6 +58,18 @@ kernels::AttentionShape Attention::shape(Context& ctx, bool self, const Sequence
           .key_stride = stride};
 }
 
+void Attention::rotate(Context& ctx, View x, const Sequences& of, int64_t stride,
+                       bool backward) const {
+  if (of.rotation.none()) return;
+  ctx.run(kernels::RotateHeads{.x = x,
+                               .table = of.rotation,
+                               .rows = of.rows.count,
+                               .heads = heads,
+                               .head_dim = query.out / heads,
+                               .stride = stride,
+                               .backward = backward});
+}
+
 void Attention::forward_heads(Context& ctx, View x, const Sequences& queries, View memory,
                               const Sequences& keys, kernels::Mask mask, View flags,
                               const Saved& saved) const {
@@ -80,12 +93,11 @@ void Attention::forward_heads(Context& ctx, View x, const Sequences& queries, Vi
       }
     }
   }
-  ctx.run(kernels::AttentionForward{.o = saved.o,
-                                    .lse = saved.lse,
-                                    .q = saved.q,
-                                    .k = saved.k,
-                                    .v = saved.v,
-                                    .shape = shape(ctx, self, queries, keys, mask, flags)});
+  const kernels::AttentionShape form = shape(ctx, self, queries, keys, mask, flags);
+  rotate(ctx, saved.q, queries, form.query_stride, false);
+  rotate(ctx, saved.k, keys, form.key_stride, false);
+  ctx.run(kernels::AttentionForward{
+      .o = saved.o, .lse = saved.lse, .q = saved.q, .k = saved.k, .v = saved.v, .shape = form});
 }
 
 void Attention::backward(Context& ctx, const StreamGradient& dy, View x, const Sequences& queries,
@@ -96,6 +108,7 @@ void Attention::backward(Context& ctx, const StreamGradient& dy, View x, const S
   const View d_o = ctx.make_activation(false, queries.rows.count * query.out);
   const Saved d = make_heads(ctx, false, self, queries, keys);
   output.backward(ctx, dy, saved.o, queries.rows, d_o);
+  const kernels::AttentionShape form = shape(ctx, self, queries, keys, mask, flags);
   ctx.run(kernels::AttentionBackward{.dq = d.q,
                                      .dk = d.k,
                                      .dv = d.v,
@@ -105,7 +118,9 @@ void Attention::backward(Context& ctx, const StreamGradient& dy, View x, const S
                                      .v = saved.v,
                                      .o = saved.o,
                                      .lse = saved.lse,
-                                     .shape = shape(ctx, self, queries, keys, mask, flags)});
+                                     .shape = form});
+  rotate(ctx, d.q, queries, form.query_stride, true);
+  rotate(ctx, d.k, self ? queries : keys, form.key_stride, true);
   const View source = self ? x : memory, into = self ? dx : dmemory;
   if (!d.joined.none()) {
     const JoinedLinear layers = joined(self);

@@ -33,6 +33,8 @@ struct Sequences {
   int64_t length;
   Rows rows;
   View offsets{};  // i32 [batch + 1]
+  // f32 [rows of an example, 2, head_dim / 2]: turns queries and keys (kernels/rotate_heads.hpp)
+  View rotation{};
 };
 
 // The gradient of a residual stream, f32 [rows, width]. On GPUs the norm that adds to this gradient
@@ -147,23 +149,32 @@ enum class Gelu { tanh, erf, quick };  // kernels/gelu.hpp, kernels/activation.h
 
 struct Mlp {
   Linear hidden, output;
+  // If it has a kernel, the layer is SwiGLU: in the place of GELU, the hidden product is multiplied
+  // by silu of this one (kernels/swiglu.hpp).
+  Linear gate{};
   Gelu gelu = Gelu::tanh;  // only this form is computed together with the products
   float dropout_rate = 0;  // between GELU and the second product
   const char* dropout_name = "";
   int layer = 0;
   struct Saved {
     View before_gelu, after_gelu;  // [rows, hidden]; after dropout, if there is any
+    View gate{};                   // [rows, hidden]: the gate's product, if there is one
   };
   Saved make_saved(Context& ctx, bool before, bool after, Rows rows) const {
-    return {ctx.make_activation(before, rows.count * hidden.out),
-            ctx.make_activation(after, rows.count * hidden.out)};
+    const int64_t count = rows.count * hidden.out;
+    return {ctx.make_activation(before, count), ctx.make_activation(after, count),
+            gated() ? ctx.make_activation(before, count) : View{}};
   }
   // Allocates a hidden layer that no backward pass reads. CPUs apply GELU in place, so that half as
   // many bytes pass through the caches.
   Saved make_unsaved(Context& ctx, Rows rows) const {
     if (ctx.on_gpu()) return make_saved(ctx, false, false, rows);
     const View h = ctx.make_activation(false, rows.count * hidden.out);
-    return {h, h};
+    return {h, h, gated() ? ctx.make_activation(false, h.count) : View{}};
+  }
+  // Allocates the gradient of x. GPUs round it if one product writes it.
+  View make_input_gradient(Context& ctx, int64_t count) const {
+    return gated() ? ctx.arena.temporary(count) : ctx.make_norm_gradient(count);
   }
   // Fills saved and y.
   void forward(Context& ctx, View x, Rows rows, const Saved& saved, View y, View residual) const;
@@ -177,10 +188,15 @@ struct Mlp {
 
  private:
   bool drops(const Context& ctx) const { return ctx.train && dropout_rate > 0; }
+  bool gated() const { return gate.kernel >= 0; }
+  // True if the products compute GELU and its derivative.
+  bool fused() const { return gelu == Gelu::tanh && !gated(); }
   // True if something comes between the two products that they cannot do themselves.
-  bool between_products(const Context& ctx) const { return drops(ctx) || gelu != Gelu::tanh; }
+  bool between_products(const Context& ctx) const { return drops(ctx) || !fused(); }
   // Applies dropout to the hidden layer h in place. All rows of an example must be present.
   void drop(Context& ctx, View h, Rows rows) const;
+  void forward_gated(Context& ctx, View x, Rows rows, const Saved& saved) const;
+  void backward_gated(Context& ctx, View dh, View x, Rows rows, const Saved& saved, View dx) const;
 };
 
 class JoinedLinear;  // joined_linear.hpp
@@ -220,6 +236,8 @@ struct Attention {
  private:
   bool joins(const Context& ctx) const { return ctx.on_gpu() && ctx.slices == 1; }
   JoinedLinear joined(bool self) const;
+  // Turns queries or keys, or with `backward` their gradients, if their positions are rotary.
+  void rotate(Context& ctx, View x, const Sequences& of, int64_t stride, bool backward) const;
   // Allocates q, k and v, or their gradients.
   Saved make_heads(Context& ctx, bool saved, bool self, const Sequences& queries,
                    const Sequences& keys) const;

@@ -3,9 +3,13 @@
 """Makes small ViTs with timm, transformers, torchvision and open_clip, and records their features:   tests/data/make_vits.py FOLDER
 
 The recorded files were made with PyTorch 1.13, timm 1.0.31, transformers 4.48.0, torchvision 0.14.1 and open_clip 3.3.0.
+The code of DINOv3 is that of transformers 4.56.2, whose folder models/dinov3_vit may be given as a second argument.
 """
 import functools
+import importlib.util
+import os
 import sys
+import types
 
 import numpy as np
 import open_clip
@@ -28,7 +32,8 @@ def shaken(model, seed):
     torch.manual_seed(seed)
     for p in model.parameters():
         p.add_(0.3 * torch.randn_like(p))
-    return model.half().float().eval()
+        p.copy_(p.half().float())
+    return model.eval()
 
 
 def save(model, name):
@@ -50,6 +55,32 @@ def transformers_vit(name, seed, vit, pooled=lambda out: out.last_hidden_state[:
     found[name + "/encoded"] = out.last_hidden_state
     found[name + "/pre_logits"] = pooled(out)
     return vit
+
+
+def dinov3_code():
+    """Returns transformers' modules of DINOv3's configuration and model. Old releases lack them, and a few helpers that they import."""
+    if len(sys.argv) < 3:
+        return transformers.models.dinov3_vit.configuration_dinov3_vit, transformers.models.dinov3_vit.modeling_dinov3_vit
+    layers = sys.modules["transformers.modeling_layers"] = types.ModuleType("transformers.modeling_layers")
+    layers.GradientCheckpointingLayer = torch.nn.Module
+    transformers.utils.TransformersKwargs = dict
+    transformers.pytorch_utils.compile_compatible_method_lru_cache = functools.lru_cache
+    transformers.utils.auto_docstring = transformers.utils.generic.check_model_inputs = lambda code: code
+    modules = []
+    for name in ("configuration_dinov3_vit", "modeling_dinov3_vit"):
+        spec = importlib.util.spec_from_file_location(f"transformers.models.dinov3_vit.{name}", os.path.join(sys.argv[2], name + ".py"))
+        modules.append(importlib.util.module_from_spec(spec))
+        sys.modules[spec.name] = modules[-1]
+        spec.loader.exec_module(modules[-1])
+    return modules
+
+
+def timm_model(name, seed, architecture, **options):
+    vit = shaken(timm.create_model(architecture, img_size=32, patch_size=8, embed_dim=16, depth=2, num_heads=2, num_classes=0,
+                                   global_pool="token", **options), seed)
+    found[name + "/encoded"] = vit.forward_features(x)
+    found[name + "/pre_logits"] = vit.forward_head(vit.forward_features(x), pre_logits=True)
+    save(vit, name)
 
 
 with torch.no_grad():
@@ -92,6 +123,15 @@ with torch.no_grad():
     found["open_clip/pre_logits"], patches = clip.visual(x)
     found["open_clip/encoded"] = torch.cat([found["open_clip/pre_logits"][:, None], patches], 1)
     save(clip, "open_clip")
+
+    timm_model("timm_dinov2_giant", 13, "vit_giant_patch14_dinov2", mlp_ratio=5)
+    save(transformers_vit("transformers_dinov2_giant", 14, transformers.Dinov2Model(
+        transformers.Dinov2Config(use_swiglu_ffn=True, **form))), "transformers_dinov2_giant")
+    timm_model("timm_dinov3", 15, "vit_small_patch16_dinov3_qkvb")
+    timm_model("timm_dinov3_plus", 16, "vit_small_plus_patch16_dinov3")
+    settings, code = dinov3_code()
+    save(transformers_vit("transformers_dinov3", 17, code.DINOv3ViTModel(settings.DINOv3ViTConfig(
+        use_gated_mlp=True, hidden_act="silu", num_register_tokens=2, **FORM))), "transformers_dinov3")
 
 np.savez_compressed(folder + "/features.npz", **{name: np.asarray(value) if name == "images" else np.asarray(value[:2])
                                                  for name, value in found.items()})

@@ -2,8 +2,8 @@
 // Trains a small classifier with mixup on every mesh of this number of ranks (run with 1, 2 and 4),
 // level "mesh". Every mesh, accumulation, sharding strategy, thread count and recompute policy must
 // give identical bits of every loss, every tensor of the state, and an evaluation's losses and
-// ranks. This holds for each pooling of a ViT, registers, ResNets, a ConvNeXt and probes of a
-// frozen ResNet. One rank writes the reference to a file.
+// ranks. This holds for each pooling of a ViT, registers, SwiGLU with rotary positions, ResNets, a
+// ConvNeXt and probes of a frozen ResNet. One rank writes the reference to a file.
 //   classifier_bits REFERENCE_FILE
 #include <cstdio>
 #include <fstream>
@@ -85,6 +85,8 @@ models::ClassifierOptions small_classifier(const std::string& pool) {
   trunk->pool = registers ? models::Pool::tok : base::value_of(models::kPoolNames, pool);
   trunk->registers = registers ? 2 : 0;
   trunk->pre_norm = registers;
+  trunk->size.swiglu = pool == "tok";  // with rotary positions, as in DINOv3
+  if (pool == "tok") trunk->positions = models::Positions::rotary;
   trunk->size.layer_scale = registers ? 0.5 : 0;
   o.trunk = {"vit", trunk};
   return o;

@@ -133,8 +133,9 @@ class ExportFolders(harness.RunTest):
                 self.near(real[key], values, f"{name}/{key}")
         return out
 
-    VITS = {"timm": {}, "timm_dinov2_reg": None, "timm_clip": None, "timm_siglip": None,
-            "transformers": {"norm_epsilon": 1e-12}, "sincos": {"posemb": "sincos2d", "pool": "gap", "gelu": "tanh"}}
+    VITS = {"timm": {}, "timm_dinov2_giant": None, "timm_dinov3_plus": None, "transformers_dinov3": None, "timm_dinov2_reg": None,
+            "timm_clip": None, "timm_siglip": None, "transformers": {"norm_epsilon": 1e-12},
+            "sincos": {"posemb": "sincos2d", "pool": "gap", "gelu": "tanh"}}
 
     @unittest.skipIf(NO_ONNX, NO_ONNX)
     def test_vits_as_graphs(self):

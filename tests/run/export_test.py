@@ -225,6 +225,10 @@ class Export(harness.RunTest):
         deck["data"]["b"]["preprocess"] = 'decode | resize(16) | value_range | tokenize("x", max_len=9, prefix="a photo of")'
         with self.assertRaisesRegex(Exception, "begin with prefix"):
             tool.config_of(deck)
+        for key, value in (("gelu", "erf"), ("norm_epsilon", 1e-5), ("layer_scale", 1), ("swiglu", True)):
+            other = {**deck, "model": {**deck["model"], "encoder": {**encoder, key: value}}}
+            with self.assertRaisesRegex(Exception, f"model.encoder.{key} = .*and the PyTorch code has"):
+                tool.config_of(other)
 
     def test_chunked_checkpoint_of_tensorstore(self):
         """data/chunked_checkpoint.tar.xz was written by TensorStore 0.1.86, as big_vision's trainer does (one zarr array for

@@ -28,6 +28,7 @@ PYTHON = os.environ.get("TORCH_PYTHON", sys.executable)
 RECORDED = dict(np.load(VITS + "features.npz"))
 CLIP = {"pre_norm": "true", "norm_epsilon": 1e-5}
 DINOV2 = {"layer_scale": 1}
+DINOV3 = {"layer_scale": 1, "posemb": "rope", "norm_epsilon": 1e-5}
 # file: keys of the trunk that differ from the deck's
 FILES = {
     "timm.safetensors": {}, "transformers.bin": {"norm_epsilon": 1e-12}, "torchvision.pth": {},
@@ -35,7 +36,11 @@ FILES = {
     "transformers_dinov2.safetensors": DINOV2, "transformers_dinov2_reg.safetensors": {**DINOV2, "registers": 3},
     "timm_clip.safetensors": {**CLIP, "gelu": "quick"}, "transformers_clip.safetensors": {**CLIP, "gelu": "quick"},
     "open_clip.safetensors": {**CLIP, "layer_scale": 1}, "timm_siglip.safetensors": {"pool": "map", "gelu": "tanh"},
-    "transformers_siglip.safetensors": {"pool": "map", "gelu": "tanh"}}
+    "transformers_siglip.safetensors": {"pool": "map", "gelu": "tanh"},
+    "timm_dinov2_giant.safetensors": {**DINOV2, "swiglu": "true", "mlp": 40},
+    "transformers_dinov2_giant.safetensors": {**DINOV2, "swiglu": "true", "mlp": 48},
+    "timm_dinov3.safetensors": {**DINOV3, "registers": 4}, "timm_dinov3_plus.safetensors": {**DINOV3, "registers": 4, "swiglu": "true"},
+    "transformers_dinov3.safetensors": {**DINOV3, "registers": 2, "swiglu": "true"}}
 
 
 def pairs_of(keys):
@@ -118,7 +123,7 @@ def lacks(modules):
 NO_TIMM, NO_TRANSFORMERS = lacks("timm, safetensors.torch"), lacks("torch, transformers, safetensors.torch")
 
 
-class VitWeights(harness.RunTest):
+class VitTest(harness.RunTest):
     def setUp(self):
         super().setUp()
         with tarfile.open(self.data + "/images.tar", "w", format=tarfile.USTAR_FORMAT) as tar:
@@ -147,6 +152,18 @@ class VitWeights(harness.RunTest):
             self.assertEqual(got[tap].shape, (4, *want.shape[1:]))
             self.assertLess(np.abs(got[tap][:2] - want).max(), 1e-5 * np.abs(want).max(), (library, tap))
 
+    def weights(self, path, *fragments, code=0, more=()):
+        """Returns the deck that --mode weights prints, as a dictionary."""
+        self.expect(code, *fragments, args=[path, "--mode", "weights", *more])
+        return tomllib.loads(self.output.partition("\n\n")[2]) if code == 0 else {}
+
+    def export(self, *args, code=0):
+        done = subprocess.run([TOOL, *args], capture_output=True, text=True, timeout=harness.GUARD, check=False)
+        self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+        return done.stdout + done.stderr
+
+
+class VitWeights(VitTest):
     def test_features_of_libraries(self):
         for i, (name, keys) in enumerate(FILES.items()):
             with self.subTest(name):
@@ -181,11 +198,6 @@ class VitWeights(harness.RunTest):
         self.expect(2, "init.family", 'is "lightly"', "it may be auto, own, timm",
                     args=[self.deck(), "--validate", *harness.sets("init.family=lightly")])
 
-    def weights(self, path, *fragments, code=0, more=()):
-        """Returns the deck that --mode weights prints, as a dictionary."""
-        self.expect(code, *fragments, args=[path, "--mode", "weights", *more])
-        return tomllib.loads(self.output.partition("\n\n")[2]) if code == 0 else {}
-
     def test_decks_for_files(self):
         """The tool prints the keys that fit each file, and takes from config.json the facts that no tensor shows."""
         told = {"erf": "gelu", "quick": "quick_gelu", "tanh": "gelu_pytorch_tanh"}
@@ -194,11 +206,12 @@ class VitWeights(harness.RunTest):
             os.makedirs(folder)
             shutil.copy(VITS + name, folder)
             with open(folder + "/config.json", "w", encoding="utf-8") as f:
-                json.dump({"num_attention_heads": 2, "hidden_act": told[keys.get("gelu", "erf")]}, f)
+                json.dump({"num_attention_heads": 2, "image_size": 32, "hidden_act": told[keys.get("gelu", "erf")]}, f)
             deck = self.weights(f"{folder}/{name}", "trunk    a ViT of depth 2, width 16, mlp", "beside   config.json")
             want = {"kind": "vit", "patch": 8, "depth": 2, "width": 16, "mlp": 64, "heads": 2, "pool": "tok", "gelu": "erf",
                     "norm_epsilon": 1e-6, **keys}
-            want.update({"layer_scale": 1} if "layer_scale" in keys else {}, **({"pre_norm": True} if "pre_norm" in keys else {}))
+            want.update({"layer_scale": 1} if "layer_scale" in keys else {})
+            want = {key: value == "true" or value for key, value in want.items() if key != "gelu" or "swiglu" not in keys}
             self.assertEqual(deck["model"], {"image_size": 32, "trunk": want}, name)
         deck = self.weights(VITS + "timm_clip.safetensors", "family   timm", 'or "erf"', "one for each 64")
         self.assertEqual(deck["model"]["trunk"]["gelu"], "quick")
@@ -308,11 +321,6 @@ class VitWeights(harness.RunTest):
                       mentions=["with the names of timm, which computes GELU exactly", 'gelu = "erf"'])
         self.assertGreater(np.abs(self.features(VITS + "timm.safetensors", "model.trunk.gelu=tanh")["encoded"][:2] -
                                   RECORDED["timm/encoded"]).max(), 1e-4)
-
-    def export(self, *args, code=0):
-        done = subprocess.run([TOOL, *args], capture_output=True, text=True, timeout=harness.GUARD, check=False)
-        self.assertEqual(done.returncode, code, done.stdout + done.stderr)
-        return done.stdout + done.stderr
 
     def test_exports_of_other_forms(self):
         """What was read from timm is written as it was, but for the positions of a class token."""

@@ -136,7 +136,7 @@ std::shared_ptr<const TrunkKeys> CappaOptions::trunk_keys() const {
   if (trunk) return std::dynamic_pointer_cast<const TrunkKeys>(trunk->options);
   auto vit = std::make_shared<VitTrunkOptions>();
   vit->size = encoder;
-  vit->learned_positions = learned_positions;
+  vit->positions = learned_positions ? Positions::learned : Positions::fixed;
   return vit;
 }
 

@@ -61,6 +61,21 @@ std::vector<float> sincos2d(int64_t height, int64_t width, int64_t columns) {
   return out;
 }
 
+std::vector<float> rotary2d(int64_t height, int64_t width, int64_t head_dim) {
+  constexpr double kLongestPeriod = 100, kTurn = 6.283185307179586;
+  const int64_t half = head_dim / 2, q = head_dim / 4;
+  std::vector<float> out(size_t(height * width * head_dim));
+  const auto middle = [](int64_t i, int64_t n) { return (2 * double(i) + 1) / double(n) - 1; };
+  for (int64_t p = 0; p < height * width; ++p)
+    for (int64_t k = 0; k < half; ++k) {
+      const double period = std::pow(kLongestPeriod, double(k % q) / double(q)),
+                   place = k < q ? middle(p / width, height) : middle(p % width, width);
+      out[size_t(p * head_dim + k)] = float(std::cos(kTurn * place / period));
+      out[size_t(p * head_dim + half + k)] = float(std::sin(kTurn * place / period));
+    }
+  return out;
+}
+
 Vit::Vit(const VitConfig& config, Recompute recompute, ParameterList& list)
     : config_(config),
       layers_({.depth = config.depth,
@@ -69,6 +84,7 @@ Vit::Vit(const VitConfig& config, Recompute recompute, ParameterList& list)
                .heads = config.heads,
                .dropout = config.dropout,
                .gelu = config.gelu,
+               .swiglu = config.swiglu,
                .norm_epsilon = config.norm_epsilon,
                .layer_scale = config.layer_scale,
                .path = "encoder/Transformer"},
@@ -85,7 +101,7 @@ Vit::Vit(const VitConfig& config, Recompute recompute, ParameterList& list)
   if (config.learned_positions)
     positions_ = list.add("encoder/pos_embedding", {1, config.patches(), width},
                           ParameterList::normal(1 / std::sqrt(double(width))));
-  else
+  else if (!config.rotary)
     table_ = sincos2d(config.grid_height(), config.grid_width(), width);
   if (config.class_token)
     class_token_ = list.add("encoder/cls", {1, 1, width}, ParameterList::zeros());
@@ -199,8 +215,19 @@ void Vit::read(nn::Context& ctx, const VitPass& pass, const std::string& tap, Vi
                  .values = values});
 }
 
+// Adds the angles of the tokens of an image. A token without a place is not turned.
+void Vit::add_rotation(const TokenGrid& grid, HostTables& host) const {
+  if (!config_.rotary) return;
+  const int64_t head_dim = config_.width / config_.heads;
+  for (int64_t f = 0; f < config_.front(); ++f)
+    for (int64_t k = 0; k < head_dim; ++k) host.rotation.push_back(k < head_dim / 2 ? 1.0f : 0.0f);
+  const std::vector<float> places = rotary2d(grid.height, grid.width, head_dim);
+  host.rotation.insert(host.rotation.end(), places.begin(), places.end());
+}
+
 // Makes the tables of images of one size.
 void Vit::make_tables(HostTables& host) const {
+  add_rotation(host.groups.front().grid, host);
   if (class_token_ < 0) return;
   const int64_t patches = config_.patches(), length = config_.tokens(), front = config_.front();
   for (int64_t b = 0; b < host.images; ++b) {
@@ -218,7 +245,8 @@ void Vit::make_tables(HostTables& host) const {
 
 // Places images of one size.
 void Vit::place_size(nn::Context& ctx, VitPass& pass) const {
-  if (positions_ < 0) pass.positions = ctx.table(true, table_);
+  if (fixed_positions()) pass.positions = ctx.table(true, table_);
+  pass.rotation = config_.rotary ? ctx.table(true, pass.host.rotation) : View{};
   if (class_token_ < 0) return;
   pass.token_rows.sources = ctx.table(true, pass.host.sources);
   pass.token_rows.patches = ctx.table(true, pass.host.patches);
@@ -243,13 +271,13 @@ void Vit::embed(nn::Context& ctx, View images, View x, VitPass& pass) const {
   const View all = class_token_ < 0 ? x : ctx.arena.temporary((rows + config_.front()) * width),
              embedded = all.slice(0, rows * width);
   stem_.forward(ctx, pass.patches, rows, embedded);
-  const View table = positions_ < 0 ? pass.positions : ctx.weight(positions_);
-  ctx.run(kernels::AddTable{.y = embedded,
-                            .x = embedded,
-                            .table = table,
-                            .rows = rows,
-                            .width = width,
-                            .length = patches});
+  if (!config_.rotary)
+    ctx.run(kernels::AddTable{.y = embedded,
+                              .x = embedded,
+                              .table = positions_ < 0 ? pass.positions : ctx.weight(positions_),
+                              .rows = rows,
+                              .width = width,
+                              .length = patches});
   if (class_token_ >= 0) {
     append_front(ctx, all.slice(rows * width, config_.front() * width));
     ctx.run(kernels::GatherRows{.y = x,

@@ -17,6 +17,11 @@ namespace models {
 // [height * width, columns].
 std::vector<float> sincos2d(int64_t height, int64_t width, int64_t columns);
 
+// Returns DINOv3's angles of places on a height x width grid, as cosines and sines for heads of
+// head_dim numbers: [height * width, 2, head_dim / 2] (kernels/rotate_heads.hpp). Coordinates of a
+// patch's middle lie in [-1, 1] on both axes; periods grow from 1 to 100.
+std::vector<float> rotary2d(int64_t height, int64_t width, int64_t head_dim);
+
 // Returns a matrix that resamples values on a grid by cubic convolution (a = -0.75, as in torch),
 // without a filter: [to_height * to_width, from_height * from_width].
 std::vector<float> cubic_resampling(int64_t from_height, int64_t from_width, int64_t to_height,
@@ -30,10 +35,12 @@ struct VitConfig {
   int64_t depth = 0, width = 0, mlp = 0, heads = 0;
   float dropout = 0;
   nn::Gelu gelu = nn::Gelu::tanh;
+  bool swiglu = false;  // MLPs are gated and have no GELU
   float norm_epsilon = 1e-6f;
   double layer_scale = 0;         // first value of the factors after attention and MLP; 0: none
   bool pre_norm = false;          // a norm of the embedded tokens, in front of the blocks
-  bool learned_positions = true;  // otherwise sincos2d
+  bool learned_positions = true;  // otherwise sincos2d, or
+  bool rotary = false;            // rotary2d: no table, queries and keys of patches are turned
   // adds a learned token without a position, in front of the tokens of the patches
   bool class_token = false;
   int64_t registers = 0;  // more such tokens, behind the class token
@@ -56,9 +63,10 @@ class VitLayers {
     int64_t depth = 0, width = 0, mlp = 0, heads = 0;
     float dropout = 0;
     nn::Gelu gelu = nn::Gelu::tanh;
+    bool swiglu = false;  // as VitConfig's, like what follows
     float norm_epsilon = 1e-6f;
-    double layer_scale = 0;  // as VitConfig's
-    std::string path;        // of the blocks' parameters, as "encoder/Transformer"
+    double layer_scale = 0;
+    std::string path;  // of the blocks' parameters, as "encoder/Transformer"
   };
   VitLayers(Config config, Recompute recompute) : config_(std::move(config)), blocks_(recompute) {}
   // Declares the parameters, in new blocks at the end of the list.
@@ -182,6 +190,7 @@ class Vit : public Trunk {
       std::vector<float> positions;  // the fixed table, or the matrix that resamples a learned one
     };
     std::vector<OfSize> sizes = {};
+    std::vector<float> rotation = {};  // of the tokens of an example's images
   };
   struct VitPass : Pass {
     // Several sizes of images: tokens are packed. Empty: one size.
@@ -189,6 +198,7 @@ class Vit : public Trunk {
     View offsets;                   // i32 [images + 1]: where the tokens of each image begin
     int64_t rows = 0, longest = 0;  // tokens of all images, and the most of an image
     View positions;                 // the fixed table, if any
+    View rotation;                  // angles of the tokens of an example's images, if any
     TokenRows token_rows;           // of a class token, and of several sizes
     View patches;                   // rows of pixels: the stem's input
     View embedded;                  // the input of the norm in front of the blocks, if there is one
@@ -229,6 +239,8 @@ class Vit : public Trunk {
   void place_views(nn::Context& ctx, std::span<const ImageGroup> groups, VitPass& pass) const;
   void make_tables(HostTables& host) const;
   void make_view_tables(int64_t examples, HostTables& host) const;
+  void add_rotation(const TokenGrid& grid, HostTables& host) const;
+  bool fixed_positions() const { return positions_ < 0 && !config_.rotary; }
   bool resamples(const TokenGrid& grid) const {
     return positions_ >= 0 &&
            (grid.height != config_.grid_height() || grid.width != config_.grid_width());
@@ -245,8 +257,8 @@ class Vit : public Trunk {
   void backward_front(nn::Context& ctx, View d, const VitPass& pass) const;
   View positions_of(nn::Context& ctx, const Size& size) const;
   nn::Sequences sequences(const nn::Context& ctx, const VitPass& pass) const {
-    if (!pass.sizes.empty()) return {pass.longest, pass.rows, pass.offsets};
-    return {config_.tokens(), ctx.batch * config_.tokens()};
+    if (!pass.sizes.empty()) return {pass.longest, pass.rows, pass.offsets, pass.rotation};
+    return {config_.tokens(), ctx.batch * config_.tokens(), {}, pass.rotation};
   }
   void read(nn::Context& ctx, const VitPass& pass, const std::string& tap, View values) const;
   bool drops() const { return config_.dropout > 0; }

@@ -14,6 +14,7 @@ void VitLayers::declare(ParameterList& list) {
     layer.attention = list.attention(path + "/MultiHeadDotProductAttention_0", config.width,
                                      config.width, config.heads, true, ParameterList::xavier);
     layer.mlp = list.mlp(path + "/MlpBlock_0", config.width, config.mlp, true);
+    if (config.swiglu) list.add_gate(path + "/MlpBlock_0", layer.mlp);
     if (scales()) {
       layer.scale0 = list.layer_scale(path + "/LayerScale_0", config.width, config.layer_scale);
       layer.scale1 = list.layer_scale(path + "/LayerScale_1", config.width, config.layer_scale);
@@ -33,7 +34,8 @@ void VitLayers::declare(ParameterList& list) {
 
 int64_t VitLayers::forward_flops(int64_t tokens) const {
   const int64_t e = config_.width, m = config_.mlp, p = tokens;
-  return config_.depth * (4 * 2 * p * e * e + 2 * 2 * p * p * e + 2 * 2 * p * e * m);
+  const int64_t products = config_.swiglu ? 3 : 2;  // of the MLP
+  return config_.depth * (4 * 2 * p * e * e + 2 * 2 * p * p * e + products * 2 * p * e * m);
 }
 
 View VitLayers::normalise(nn::Context& ctx, const nn::Sequences& all, int next_block,
@@ -109,7 +111,7 @@ void VitLayers::backward_layer(nn::Context& ctx, const Layer& layer, const nn::S
         branch.d);
   {
     device::Arena::Scope scope(ctx.arena);
-    View dn = ctx.make_norm_gradient(count);
+    View dn = layer.mlp.make_input_gradient(ctx, count);
     layer.mlp.backward(ctx, branch, s.n1, rows, s.mlp, dn);
     layer.norm1.backward(ctx, dn, s.a, rows, s.norm1, d, Write::accumulate);
   }

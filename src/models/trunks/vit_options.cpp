@@ -53,6 +53,11 @@ void EncoderOptions::bind(config::Table& t) {
            "function, which PyTorch programs use (timm, DINO, MAE, transformers); quick: "
            "x sigmoid(1.702 x), which OpenAI's CLIP uses")
       .on_resume(never);
+  t.key(
+       "swiglu", swiglu,
+       "MLPs are gated: silu of a third product takes GELU's place (arXiv 2002.05202); mlp is then "
+       "the width of what it multiplies. DINOv2's giant ViT has it, with mlp = 4096")
+      .on_resume(never);
   t.key("norm_epsilon", norm_epsilon,
         "added to the variance in layer norms; transformers' ViT has 1e-12")
       .min(0)
@@ -72,8 +77,10 @@ void EncoderOptions::bind(config::Table& t) {
 void VitTrunkOptions::bind(config::Table& t) {
   auto never = config::OnResume::never;
   size.bind(t);
-  t.choice("posemb", learned_positions, {{"learn", true}, {"sincos2d", false}},
-           "position table of the patches")
+  t.choice(
+       "posemb", positions, kPositionNames,
+       "places of the patches. learn, sincos2d: a trained or fixed table that is added to them; "
+       "rope: queries and keys are turned by angles of two axes, as in DINOv3")
       .on_resume(never);
   t.choice("pool", pool, kPoolNames,
            "how tokens become one vector: gap: their mean; tok: a class token in front of them; "
@@ -93,7 +100,11 @@ void VitTrunkOptions::bind(config::Table& t) {
             fmt::format("{} registers need pool = \"tok\"; pool = \"{}\" would take them for "
                         "patches",
                         registers, base::name_of(kPoolNames, pool)));
-  if (!learned_positions && size.width % 4)
+  if (positions == Positions::rotary && size.heads > 0 && size.width / size.heads % 4)
+    t.error("posemb",
+            fmt::format("rope needs heads whose width is divisible by 4; width / heads is {}",
+                        size.width / size.heads));
+  if (positions == Positions::fixed && size.width % 4)
     t.error("posemb",
             fmt::format("sincos2d needs a width divisible by 4; width is {}", size.width));
 }
@@ -116,7 +127,8 @@ std::string VitTrunkOptions::token_problem() const {
 
 std::unique_ptr<Trunk> VitTrunkOptions::make(int64_t height, int64_t width, Recompute recompute,
                                              ParameterList& list) const {
-  VitConfig config = vit_config(size, height, width, learned_positions);
+  VitConfig config = vit_config(size, height, width, positions == Positions::learned);
+  config.rotary = positions == Positions::rotary;
   config.class_token = pool == Pool::tok;
   config.registers = registers;
   config.pre_norm = pre_norm;
@@ -135,6 +147,7 @@ VitConfig vit_config(const EncoderOptions& options, int64_t image_height, int64_
           .heads = options.heads,
           .dropout = float(options.dropout),
           .gelu = options.gelu,
+          .swiglu = options.swiglu,
           .norm_epsilon = float(options.norm_epsilon),
           .layer_scale = options.layer_scale,
           .learned_positions = learned_positions};

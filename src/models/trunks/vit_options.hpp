@@ -14,6 +14,7 @@ struct EncoderOptions {
   int64_t patch = 16, depth = 12, width = 768, mlp = 3072, heads = 12;
   double dropout = 0;
   nn::Gelu gelu = nn::Gelu::tanh;
+  bool swiglu = false;
   double norm_epsilon = 1e-6;
   double layer_scale = 0;
   int64_t patch_width = 0;  // for patches that are not square, 0 = patch; set by tests, not a key
@@ -25,13 +26,19 @@ struct EncoderOptions {
 inline constexpr std::pair<const char*, nn::Gelu> kGeluNames[] = {
     {"tanh", nn::Gelu::tanh}, {"erf", nn::Gelu::erf}, {"quick", nn::Gelu::quick}};
 
+// Where tokens of patches get their places from: a trained table, a fixed one, or rotary2d.
+enum class Positions { learned, fixed, rotary };
+
+inline constexpr std::pair<const char*, Positions> kPositionNames[] = {
+    {"learn", Positions::learned}, {"sincos2d", Positions::fixed}, {"rope", Positions::rotary}};
+
 inline constexpr std::pair<const char*, Pool> kPoolNames[] = {
     {"gap", Pool::gap}, {"map", Pool::map}, {"tok", Pool::tok}};
 
 // Keys of trunk.kind = "vit".
 struct VitTrunkOptions : TrunkKeys {
   EncoderOptions size;
-  bool learned_positions = true;  // posemb
+  Positions positions = Positions::learned;  // posemb
   Pool pool = Pool::gap;
   int64_t registers = 0;
   bool pre_norm = false;

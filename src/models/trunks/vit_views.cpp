@@ -59,13 +59,15 @@ void Vit::make_view_tables(int64_t examples, HostTables& host) const {
     first.push_back(embedded);
     embedded += examples * g.per_example * patches_of(g);
     HostTables::OfSize& size = host.sizes.emplace_back();
-    if (positions_ < 0)
+    if (fixed_positions())
       size.positions = sincos2d(g.grid.height, g.grid.width, config_.width);
     else if (resamples(g.grid))
       size.positions = cubic_resampling(config_.grid_height(), config_.grid_width(), g.grid.height,
                                         g.grid.width);
   }
   host.offsets = {0};
+  for (const Tokens::Group& g : host.groups)
+    for (int64_t v = 0; v < g.per_example; ++v) add_rotation(g.grid, host);
   for (int64_t b = 0; b < examples; ++b)
     for (size_t g = 0; g < host.groups.size(); ++g)
       for (int64_t v = 0; v < host.groups[g].per_example; ++v) {
@@ -89,6 +91,7 @@ void Vit::place_views(nn::Context& ctx, std::span<const ImageGroup> views, VitPa
   pass.rows = int64_t(host.sources.size());
   pass.offsets = ctx.table(true, host.offsets);
   pass.token_rows.sources = ctx.table(true, host.sources);
+  pass.rotation = config_.rotary ? ctx.table(true, host.rotation) : View{};
   if (config_.class_token) pass.token_rows.classes = ctx.table(true, host.classes);
   if (registers_ >= 0) pass.token_rows.registers = ctx.table(true, host.registers);
   for (size_t g = 0; g < views.size(); ++g) {
@@ -97,7 +100,7 @@ void Vit::place_views(nn::Context& ctx, std::span<const ImageGroup> views, VitPa
         Size{.views = views[g], .grid_height = grid.height, .grid_width = grid.width});
     pass.longest = std::max(pass.longest, grid.count());
     size.rows = ctx.table(true, host.sizes[g].rows);
-    if (positions_ < 0)
+    if (fixed_positions())
       size.positions = ctx.table(true, host.sizes[g].positions);
     else if (resamples(grid))
       size.resampling = ctx.table(true, host.sizes[g].positions);
@@ -141,12 +144,13 @@ void Vit::embed_views(nn::Context& ctx, View x, VitPass& pass) const {
                               .range = bytes_,
                               .stride = stem_.row_of_x(ctx)});
     stem_.forward(ctx, s.patches, rows, y);
-    ctx.run(kernels::AddTable{.y = y,
-                              .x = y,
-                              .table = positions_of(ctx, s),
-                              .rows = rows,
-                              .width = width,
-                              .length = s.count()});
+    if (!config_.rotary)
+      ctx.run(kernels::AddTable{.y = y,
+                                .x = y,
+                                .table = positions_of(ctx, s),
+                                .rows = rows,
+                                .width = width,
+                                .length = s.count()});
   }
   append_front(ctx, all.slice(at * width, config_.front() * width));
   ctx.run(kernels::GatherRows{.y = x,

@@ -39,10 +39,12 @@
 #include "kernels/momentum_update.hpp"
 #include "kernels/patchify.hpp"
 #include "kernels/rank_hits.hpp"
+#include "kernels/rotate_heads.hpp"
 #include "kernels/row_product.hpp"
 #include "kernels/scale_pixels.hpp"
 #include "kernels/softmax_xent.hpp"
 #include "kernels/square_sums.hpp"
+#include "kernels/swiglu.hpp"
 #include "kernels/target_counts.hpp"
 #include "kernels/target_xent.hpp"
 #include "kernels/token_mean.hpp"
@@ -85,6 +87,11 @@ inline Views views(kernels::LayerScaleBackward& a) {
 }
 inline Views views(kernels::GeluForward& a) { return {&a.y, &a.x}; }
 inline Views views(kernels::GeluBackward& a) { return {&a.dx, &a.dy, &a.x}; }
+inline Views views(kernels::SwigluForward& a) { return {&a.y, &a.gate, &a.value}; }
+inline Views views(kernels::SwigluBackward& a) {
+  return {&a.dgate, &a.dvalue, &a.dy, &a.gate, &a.value};
+}
+inline Views views(kernels::RotateHeads& a) { return {&a.x, &a.table}; }
 inline Views views(kernels::AttentionForward& a) {
   return {
       &a.o, &a.lse, &a.q, &a.k, &a.v, &a.shape.flags, &a.shape.query_offsets, &a.shape.key_offsets};

@@ -13,14 +13,17 @@ namespace {
 
 using device::View;
 using models::ImageGroup;
+using models::Positions;
 using Floats = std::vector<float>;
+
+constexpr Positions kPositions[] = {Positions::learned, Positions::fixed, Positions::rotary};
 
 class ViewsWorld {
  public:
   static constexpr int64_t kExamples = 4, kWidth = 24;
 
-  explicit ViewsWorld(bool learned, int64_t slices = 1)
-      : encoder_(options(learned), 16, 24, models::Recompute::none, list_),
+  explicit ViewsWorld(Positions positions, int64_t slices = 1)
+      : encoder_(options(positions), 16, 24, models::Recompute::none, list_),
         stores(list_.parameters(), list_.blocks(),
                {.batch = kExamples, .slices = slices, .tree = true}) {
     stores.make_arena(int64_t{16} << 20);
@@ -63,10 +66,11 @@ class ViewsWorld {
   std::vector<ImageGroup> groups;
 
  private:
-  static models::VitTrunkOptions options(bool learned) {
+  static models::VitTrunkOptions options(Positions positions) {
     models::VitTrunkOptions o;
     o.size = {.variant = "", .patch = 8, .depth = 2, .width = kWidth, .mlp = 40, .heads = 3};
-    o.learned_positions = learned;
+    o.positions = positions;
+    o.size.swiglu = positions == Positions::rotary;  // as DINOv3's large ones
     o.pool = models::Pool::tok;
     o.registers = 2;
     o.pre_norm = true;
@@ -91,19 +95,38 @@ class ViewsWorld {
 };
 
 TEST(VitViews, FeaturesAreThoseOfEachSizeAlone) {
-  ViewsWorld world(true);
-  const Floats all = world.run(world.groups), first = world.run({&world.groups[0], 1});
-  ASSERT_EQ(all.size(), size_t(ViewsWorld::kExamples * 5 * ViewsWorld::kWidth));
-  for (int64_t b = 0; b < ViewsWorld::kExamples; ++b)
-    for (int64_t i = 0; i < 2 * ViewsWorld::kWidth; ++i)
-      EXPECT_NEAR(all[size_t(b * 5 * ViewsWorld::kWidth + i)],
-                  first[size_t(b * 2 * ViewsWorld::kWidth + i)], 2e-5);
+  for (Positions positions : {Positions::learned, Positions::rotary}) {
+    ViewsWorld world(positions);
+    const Floats all = world.run(world.groups), first = world.run({&world.groups[0], 1});
+    ASSERT_EQ(all.size(), size_t(ViewsWorld::kExamples * 5 * ViewsWorld::kWidth));
+    for (int64_t b = 0; b < ViewsWorld::kExamples; ++b)
+      for (int64_t i = 0; i < 2 * ViewsWorld::kWidth; ++i)
+        EXPECT_NEAR(all[size_t(b * 5 * ViewsWorld::kWidth + i)],
+                    first[size_t(b * 2 * ViewsWorld::kWidth + i)], 2e-5);
+  }
+}
+
+// As in DINOv3: middles of patches in [-1, 1], periods 100^(k / quarter), the vertical axis first.
+TEST(VitViews, RotaryAnglesAreThePublishedOnes) {
+  const Floats table = models::rotary2d(2, 3, 8);
+  ASSERT_EQ(table.size(), size_t(2 * 3 * 8));
+  const auto expect = [&](int64_t patch, int64_t k, double angle) {
+    EXPECT_NEAR(table[size_t(patch * 8 + k)], std::cos(angle), 1e-6);
+    EXPECT_NEAR(table[size_t(patch * 8 + 4 + k)], std::sin(angle), 1e-6);
+  };
+  const double turn = 2 * 3.14159265358979323846;
+  expect(0, 0, -turn / 2);       // the upper row is at -1/2
+  expect(0, 1, -turn / 2 / 10);  // the second period is 10
+  expect(0, 2, -turn * 2 / 3);   // the left column is at -2/3
+  expect(1, 2, 0);
+  expect(5, 1, turn / 2 / 10);
+  expect(5, 3, turn * 2 / 3 / 10);
 }
 
 // A pass keeps its tables until other images come.
 TEST(VitViews, TablesAreMadeOnceForEqualImages) {
-  for (bool learned : {true, false}) {
-    ViewsWorld world(learned);
+  for (Positions positions : kPositions) {
+    ViewsWorld world(positions);
     const std::span<const ImageGroup> both = world.groups, first = both.first(1);
     constexpr int64_t kAll = ViewsWorld::kExamples, kFew = kAll / 2;
     const Floats all = world.run(both), alone = world.run(first);
@@ -124,10 +147,10 @@ TEST(VitViews, TablesAreMadeOnceForEqualImages) {
 }
 
 TEST(VitViews, GradientsAgainstDifferences) {
-  for (bool learned : {true, false})
+  for (Positions positions : kPositions)
     for (int64_t slices : {1, 4}) {
       SCOPED_TRACE(slices);
-      ViewsWorld world(learned, slices);
+      ViewsWorld world(positions, slices);
       Floats cotangent;
       const base::Stream s(9, "cotangent");
       for (int64_t i = 0; i < ViewsWorld::kExamples * 5 * ViewsWorld::kWidth; ++i)

@@ -211,6 +211,7 @@ struct MlpCase {
   int64_t first_example = 0;
   bool frozen = false;  // the first kernel
   nn::Gelu gelu = nn::Gelu::tanh;
+  bool gated = false;
 };
 
 Subject mlp(const MlpCase& c) {
@@ -234,6 +235,13 @@ Subject mlp(const MlpCase& c) {
     layer.hidden.bias = 2;
     layer.output.bias = 3;
   }
+  const size_t gate = s.parameters.size();
+  if (c.gated) {
+    layer.gate = {
+        .kernel = int(gate), .bias = c.bias ? int(gate) + 1 : -1, .in = width, .out = hidden};
+    s.parameters.push_back({"gate", {width, hidden}});
+    if (c.bias) s.parameters.push_back({"gate bias", {hidden}});
+  }
   s.inputs = {kPositions * width, kPositions * width};  // x, residual
   s.output = kPositions * width;
   s.reference = [=](const Parameters& p, const Inputs& x, int64_t, int64_t first) {
@@ -241,6 +249,10 @@ Subject mlp(const MlpCase& c) {
     Doubles h = c.gelu == nn::Gelu::erf     ? reference::gelu_erf(before)
                 : c.gelu == nn::Gelu::quick ? reference::gelu_quick(before)
                                             : reference::gelu(before);
+    if (c.gated) {
+      h = reference::linear(x[0], p[gate], c.bias ? &p[gate + 1] : nullptr, width, hidden);
+      for (size_t i = 0; i < h.size(); ++i) h[i] = h[i] / (1 + std::exp(-h[i])) * before[i];
+    }
     if (c.train && c.rate > 0)
       h = reference::dropout(h, c.rate, reference::stream_of("test/mlp", 3),
                              first * kPositions * hidden);
@@ -290,6 +302,16 @@ TEST(Mlp, ExactGelu) {
 TEST(Mlp, QuickGelu) {
   for (float rate : {0.0f, 0.3f})
     rig::check(mlp({.name = "mlp, quick", .rate = rate, .gelu = nn::Gelu::quick}));
+}
+TEST(Mlp, Swiglu) {
+  for (float rate : {0.0f, 0.3f})
+    rig::check(mlp({.name = "mlp, gated", .rate = rate, .gated = true}));
+  rig::check(mlp({.name = "mlp, gated, without bias", .bias = false, .gated = true}));
+  rig::check(mlp({.name = "mlp, gated, frozen", .frozen = true, .gated = true}));
+  Subject s = mlp({.name = "mlp, gated, in bf16", .gated = true});
+  s.bf16 = true;
+  s.tolerance = 2e-2;
+  rig::check(s);
 }
 TEST(Mlp, FrozenFirstKernel) { rig::check(mlp({.name = "mlp, frozen", .frozen = true})); }
 
