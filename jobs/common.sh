@@ -208,12 +208,12 @@ run_trainer() {
   fi
   # mpirun's stderr goes through a filter, which ignores the signals that end the other processes.
   local err filter told guard='' out=1 marks='' marking='' note=()
-  # Launchers may return a wrong code. The mpiexec of MPICH 4.2 may return 0 without a word when a rank is killed. Open MPI 4
-  # may lose track of a rank that ends well, which then has "PID 0" (ompi issue 7833). So it is noted whether a run that has
-  # begun says that it is done.
+  # Launchers may return a wrong code. The mpiexec of MPICH 4 may return 0 without a word when a rank is killed, or ends with 75.
+  # Open MPI 4 may lose track of a rank that ends well, which then has "PID 0" (ompi issue 7833). So the code is noted with which
+  # a run that has begun says that it is done.
   if [ "$launcher_kind" != srun ] && marks=$(mktemp -d); then
     note=(-e "/exited due to process rank [0-9]* with PID 0 on/w $marks/lost")
-    exec {out}> >(trap '' TERM INT HUP USR1 QUIT; exec sed -u -e "/^start  *step=/w $marks/begun" -e "/^done  *exit=0/w $marks/done")
+    exec {out}> >(trap '' TERM INT HUP USR1 QUIT; exec sed -u -e "/^start  *step=/w $marks/begun" -e "/^done  /w $marks/done")
     marking=$!
   fi
   exec {err}> >(trap '' TERM INT HUP USR1 QUIT; exec sed -u -e "$ORDERLY" "${note[@]}" >&2)
@@ -249,12 +249,16 @@ run_trainer() {
   # filters open.
   for _ in {1..30}; do kill -0 "$filter" 2>/dev/null || { [ -n "$marking" ] && kill -0 "$marking" 2>/dev/null; } || break; sleep 0.1; done
   if [ -n "$marking" ]; then
-    if [ "$launcher_kind:$rc" = hydra:0 ] && [ -s "$marks/begun" ] && [ ! -s "$marks/done" ]; then
-      echo "${launcher[0]} returned 0, but the run did not say that it is done: a rank was killed" >&2
-      rc=137
-    elif [ "$rc" = 1 ] && [ -s "$marks/lost" ] && [ -s "$marks/done" ]; then
-      echo "${launcher[0]} lost track of a rank that had ended; the run said that it is done" >&2
-      rc=0
+    local said
+    said=$(sed -n 's/^done  *exit=\([0-9]*\)$/\1/p' "$marks/done" 2>/dev/null | tail -n 1)
+    if [ "$launcher_kind:$rc" = hydra:0 ] && [ -s "$marks/begun" ] && [ "$said" != 0 ]; then
+      local how="did not say that it is done: a rank was killed"
+      [ -z "$said" ] || how="ended with $said"
+      echo "${launcher[0]} returned 0, but the run $how" >&2
+      rc=${said:-137}
+    elif [ "$rc" = 1 ] && [ -s "$marks/lost" ] && [ -n "$said" ]; then
+      echo "${launcher[0]} lost track of a rank that had ended; the run said that it ended with $said" >&2
+      rc=$said
     fi
     rm -rf -- "$marks"
   fi

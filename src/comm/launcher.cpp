@@ -67,6 +67,7 @@ int number(const char* variable) {
 bool launched_directly() {
   std::string parent;
   std::getline(std::ifstream(fmt::format("/proc/{}/comm", getppid())), parent);
+  parent = parent.substr(0, parent.find('.'));  // Debian has mpirun.openmpi and mpiexec.mpich, too
   return std::ranges::find(kStarters, parent) != kStarters.end();
 }
 
