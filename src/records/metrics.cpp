@@ -2,78 +2,20 @@
 #include "records/metrics.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <chrono>
 #include <cmath>
-#include <unordered_set>
 
 #include "base/clock.hpp"
 #include "base/log.hpp"
-#include "base/text.hpp"
 #include "io/h5.hpp"
+#include "records/abandoned_rows.hpp"
+#include "records/long_file.hpp"
 #include "records/tensor_rows.hpp"
 
 namespace records {
 namespace {
 
 constexpr double kShare = 1.0 / 200;  // largest share of the run's time for writing metrics.h5
-
-std::string dataset_name(std::string metric) {
-  std::replace(metric.begin(), metric.end(), '/', '~');
-  return metric;
-}
-
-std::string attempts_row_id(const MetricRow& row, int64_t attempt) {
-  std::vector<std::string> values;
-  for (const auto& [name, value] : row.values)
-    if (!std::isnan(value) && name != "attempt")
-      values.push_back(fmt::format("{}={}", name, value));
-  std::sort(values.begin(), values.end());
-  return fmt::format("{} {} {} {}", row.group, row.step, attempt, fmt::join(values, " "));
-}
-
-// The lines of metrics.abandoned.jsonl with an identifier of each, so that no row is added twice.
-struct Abandoned {
-  std::string text, added;
-  std::unordered_set<std::string> known;
-
-  explicit Abandoned(const std::string& path) {
-    if (io::exists(path)) text = io::read_file(path);
-    if (!text.empty() && text.back() != '\n') text += "\n";
-  }
-  template <class Work>
-  void for_rows(Work work) {
-    for (const std::string& line : base::split(text, '\n')) {
-      if (line.empty()) continue;
-      std::optional<MetricRow> row = metric_row_of(line);
-      int64_t attempt = 1;
-      if (row)
-        for (const auto& [name, value] : row->values)
-          if (name == "attempt") attempt = int64_t(value);
-      known.insert(row ? attempts_row_id(*row, attempt) : line + "\n");
-      if (row) work(*row, attempt);
-    }
-  }
-  bool add(const std::string& id, const std::string& line) {
-    const bool fresh = known.insert(id).second;
-    if (fresh) added += line;
-    return fresh;
-  }
-};
-
-void warn_of_no_rows(const std::string& path, const std::vector<MetricHistory::NoRow>& lines) {
-  constexpr size_t kMaxListed = 5;
-  std::vector<std::string> numbers;
-  for (const MetricHistory::NoRow& n : lines)
-    if (numbers.size() < kMaxListed)
-      numbers.push_back(
-          n.torn ? fmt::format("{} (torn: {} bytes without an end)", n.number, n.line.size() - 1)
-                 : std::to_string(n.number));
-  if (lines.size() > kMaxListed)
-    numbers.push_back(fmt::format("{} more", lines.size() - kMaxListed));
-  base::log::warning("{}: no valid row in line {}; moved to metrics.abandoned.jsonl", path,
-                     base::join(numbers, ", "));
-}
 
 }  // namespace
 
@@ -240,7 +182,14 @@ Metrics::Metrics(const std::string& directory, int64_t restored_step, int64_t at
   start.insert(start.end(), about.begin(), about.end());
   append(line_of({kStartRows, restored_step, start}));
   groups_[kStartRows].add(restored_step, start, false);
-  flush();
+  if (stored_.empty()) {
+    flush();
+    return;
+  }
+  // The first flush of the loop writes metrics.h5 again: that takes seconds for a long run.
+  jsonl_.sync();
+  flushed_s_ = base::now_s();
+  h5_.file = io::id_of(directory_ + "/metrics.h5");
 }
 
 Metrics::~Metrics() {
@@ -263,43 +212,105 @@ void Metrics::note_uptime(const MetricRow& row, int64_t attempt) {
 // Keeps the rows of earlier attempts up to the restored step. Later rows move to the abandoned
 // file.
 void Metrics::load(int64_t restored_step) {
-  const std::string path = directory_ + "/metrics.jsonl",
-                    abandoned_path = directory_ + "/metrics.abandoned.jsonl";
-  const MetricHistory history = read_metric_history(directory_);
-  Abandoned abandoned(abandoned_path);
+  Abandoned abandoned(directory_ + "/metrics.abandoned.jsonl");
   abandoned.for_rows([this](const MetricRow& row, int64_t attempt) { note_uptime(row, attempt); });
+  if (restored_step > 0)
+    if (std::optional<LongHistory> history = read_long_history(directory_, restored_step)) {
+      load_long(std::move(*history), restored_step, abandoned);
+      return;
+    }
+  const std::string& path = jsonl_.path();
+  const MetricHistory history = read_metric_history(directory_);
   std::string stays;
-  int64_t moved = 0, last_train = 0;
   for (const MetricHistory::Entry& e : history.entries) {
     const bool start = e.row.group == kStartRows;
     note_uptime(e.row, e.attempt);
     // A run that starts over evaluates at step 0 again.
     if (!start && (e.left || e.row.step > restored_step || restored_step == 0)) {
-      moved +=
-          abandoned.add(attempts_row_id(e.row, e.attempt), line_with_attempt(e.line, e.attempt));
+      abandoned.add_row(e.row, e.attempt, e.line);
       continue;
     }
     stays += e.line;
     groups_[e.row.group].add(e.row.step, e.row.values, !start);
-    if (e.row.group == kTrainRows) last_train = std::max(last_train, e.row.step);
   }
   for (const MetricHistory::NoRow& n : history.no_rows) abandoned.add(n.line, n.line);
   attempt_ = std::max(attempt_, history.last_attempt + 1);
-  if (!abandoned.added.empty())
-    io::write_file_atomically(abandoned_path, abandoned.text + abandoned.added);
+  abandoned.write();
   if (stays != history.text || !io::exists(path)) io::write_file_atomically(path, stays);
+  tell_of_load(restored_step, abandoned.moved(), history.no_rows);
+  if (const std::string rows = only_in_h5(history); !rows.empty())
+    base::log::warning("{} lacked rows that metrics.h5 has; they were added: {}", path, rows);
+  warn_of_gap(restored_step);
+}
+
+void Metrics::tell_of_load(int64_t restored_step, int64_t moved,
+                           const std::vector<MetricHistory::NoRow>& no_rows) const {
   if (moved)
     base::log::line(
         "metrics  {} rows past step {} moved to metrics.abandoned.jsonl; this is attempt {}", moved,
         restored_step, attempt_);
-  if (!history.no_rows.empty()) warn_of_no_rows(path, history.no_rows);
-  if (const std::string rows = only_in_h5(history); !rows.empty())
-    base::log::warning("{} lacked rows that metrics.h5 has; they were added: {}", path, rows);
+  if (!no_rows.empty()) warn_of_no_rows(jsonl_.path(), no_rows);
+}
+
+void Metrics::warn_of_gap(int64_t restored_step) const {
+  int64_t last_train = std::max<int64_t>(0, stored_.last_step(kTrainRows));
+  if (const auto train = groups_.find(kTrainRows); train != groups_.end())
+    if (!train->second.steps.empty()) last_train = train->second.steps.back();
   if (last_train < restored_step && restored_step > 0)
     base::log::warning(
         "{}: no training row of steps {} to {}, and none in metrics.h5: the checkpoint is newer "
         "than the metrics, rows were not due, or both files were removed",
-        path, last_train + 1, restored_step);
+        jsonl_.path(), last_train + 1, restored_step);
+}
+
+// The same as load(), but the lines of metrics.jsonl whose rows metrics.h5 has stay where they are,
+// unread.
+void Metrics::load_long(LongHistory history, int64_t restored_step, Abandoned& abandoned) {
+  stored_ = std::move(history.stored);
+  groups_ = std::move(history.groups);
+  for (const auto& [attempt, s] : history.uptimes)
+    last_uptime_s_[attempt] = std::max(last_uptime_s_[attempt], s);
+  const MetricStarts starts(groups_[kStartRows]);
+  int64_t attempt = starts.all().empty() ? 1 : starts.all().back().number, number = history.lines;
+  KeptLines kept{history.begin, "", false};
+  std::vector<MetricHistory::NoRow> no_rows;
+  const io::File file(jsonl_.path(), io::File::Mode::read);
+  for_lines(file, history.begin, [&](const std::string& line, int64_t place, bool whole) {
+    ++number;
+    const std::optional<MetricRow> row = metric_row_of(line);
+    if (!row) {
+      no_rows.push_back({line + "\n", number, !whole});
+      abandoned.add(line + "\n", line + "\n");
+      kept.changed = true;
+      return;
+    }
+    const bool start = row->group == kStartRows;
+    if (start) attempt = std::max(attempt, attempt_of_start(row->values));
+    note_uptime(*row, attempt);
+    if (!start && row->step > restored_step) {
+      abandoned.add_row(*row, attempt, line + "\n");
+      kept.changed = true;
+      return;
+    }
+    kept.add(line, place, whole);
+    put(row->group, row->step, row->values, !start);
+  });
+  attempt_ = std::max(attempt_, attempt + 1);
+  abandoned.write();
+  kept.replace_in(jsonl_.path());
+  tell_of_load(restored_step, abandoned.moved(), no_rows);
+  warn_of_gap(restored_step);
+}
+
+// Adds a row to the series in memory. If it is not after all stored rows of its group, the whole
+// group comes into memory.
+void Metrics::put(const std::string& group, int64_t step, const Row& values, bool unique) {
+  if (stored_.rows(group) > 0 && step <= stored_.last_step(group)) {
+    const MetricSeries newer = std::move(groups_[group]);
+    MetricSeries& all = groups_[group] = stored_.take(group);
+    for (size_t i = 0; i < newer.steps.size(); ++i) all.add(newer.steps[i], newer.values(i), true);
+  }
+  groups_[group].add(step, values, unique);
 }
 
 void Metrics::append(const std::string& line) {
@@ -309,7 +320,7 @@ void Metrics::append(const std::string& line) {
 
 void Metrics::add(const std::string& group, int64_t step, const Row& values) {
   append(line_of({group, step, values}));
-  groups_[group].add(step, values, true);
+  put(group, step, values, true);
   if (listener_) listener_(group, step, values);
 }
 
@@ -360,6 +371,7 @@ double Metrics::lost_s(int64_t attempt, double uptime_s) const {
 }
 
 bool Metrics::has_eval(const std::string& evaluator, int64_t step) const {
+  if (stored_.has(eval_rows(evaluator), step)) return true;
   auto series = groups_.find(eval_rows(evaluator));
   return series != groups_.end() &&
          std::binary_search(series->second.steps.begin(), series->second.steps.end(), step);
@@ -415,48 +427,13 @@ void Metrics::mend_jsonl() {
     what += fmt::format(" (that file is {} now)", aside);
   }
   io::make_directories(directory_);
-  const std::string text = lines_of(groups_);
-  io::write_file_atomically(path, text);
-  jsonl_.take(io::File(path, io::File::Mode::append), int64_t(text.size()));
+  write_lines(path, stored_, groups_);
+  io::File file(path, io::File::Mode::append);
+  const int64_t bytes = file.size();
+  jsonl_.take(std::move(file), bytes);
   base::log::warning("{} {} while this job writes it: made again with all its rows", path, what);
 }
 
 bool Metrics::flush_due() const { return writes_ && base::now_s() - flushed_s_ >= flush_s_; }
-
-void Metrics::write_h5() {
-  std::lock_guard lock(io::h5_mutex());
-  io::H5File file = io::H5File::create(directory_ + "/metrics.h5");
-  file.set_attribute("/", "format", int64_t{1});
-  file.set_attribute("/", "attempts", attempt_);
-  for (const auto& [name, text] : h5_.texts) file.set_attribute("/", name, text);
-  for (const auto& [group, series] : groups_) {
-    if (is_histogram(group)) {
-      write_histogram(file, group, series);
-      continue;
-    }
-    int64_t rows = int64_t(series.steps.size());
-    // This chunk keeps files of small runs small and gives long runs few chunks.
-    int64_t chunk = std::clamp<int64_t>(int64_t(std::bit_ceil(uint64_t(rows))), 64, 16384);
-    file.create_extendible(group + "/step", io::H5Type::i64, rows, chunk);
-    file.write<int64_t>(group + "/step", series.steps);
-    for (const auto& [name, column] : series.columns) {
-      std::string dataset = group + "/" + dataset_name(name);
-      file.create_extendible(dataset, io::H5Type::f64, rows, chunk);
-      file.write<double>(dataset, column);
-      const MetricInfo* info = find_declared(group, name);
-      file.set_attribute(dataset, "unit", info ? info->unit : std::string("1"));
-      if (info) file.set_attribute(dataset, "doc", info->doc);
-      if (dataset_name(name) != name) file.set_attribute(dataset, "name", name);
-    }
-  }
-  for (const auto& [attempt, facts] : h5_.facts) {
-    const std::string group = fmt::format("/provenance/{}", attempt);
-    file.make_group(group);
-    for (const auto& [name, text] : facts) file.set_attribute(group, name, text);
-  }
-  file.close();
-  h5_.file = io::id_of(directory_ + "/metrics.h5");
-  h5_.stale = false;
-}
 
 }  // namespace records

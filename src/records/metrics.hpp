@@ -18,7 +18,13 @@
 //                             /provenance/ATTEMPT: what the attempt ran with
 //
 // Each start reads the rows of both files (metric_history.hpp). If a file is removed, replaced or
-// cut while the job writes, the next flush notices it and writes the file again from memory.
+// cut while the job writes, the next flush notices it and writes the file again.
+//
+// A group of more than 131,072 rows is long. metrics.h5 then holds each of its columns in one
+// piece, and the rows are no longer kept in memory (stored_rows.hpp). A start reads none of the
+// lines whose rows are there; it notices a change of metrics.jsonl if one of 32 evenly spaced
+// pieces of the file or of some near its end changed (long_history.hpp). Rows past the restored
+// step are cut off in place, and metrics.h5 has them until the first flush.
 //
 // metrics.h5 is rewritten under a temporary name and renamed, at most once per flush_s and for at
 // most 1/200 of the time. HDF5's SWMR mode is not an alternative: while a writer has such a file
@@ -35,9 +41,18 @@
 
 #include "io/waiting.hpp"
 #include "records/log_options.hpp"
+#include "records/long_history.hpp"
 #include "records/metric_history.hpp"
+#include "records/stored_rows.hpp"
+
+namespace io {
+class H5File;
+}
 
 namespace records {
+
+class Abandoned;
+class LongFile;
 
 // The training loop's own metrics have a row in one of these lists; models and evaluators declare
 // theirs. NAME also covers NAME followed by digits, and NAME[anything].
@@ -104,9 +119,16 @@ class Metrics {
   // Returns nullptr if there is none.
   const MetricInfo* find_declared(const std::string& group, const std::string& name) const;
   void load(int64_t restored_step);
+  void load_long(LongHistory history, int64_t restored_step, Abandoned& abandoned);
+  void tell_of_load(int64_t restored_step, int64_t moved,
+                    const std::vector<MetricHistory::NoRow>& no_rows) const;
+  void warn_of_gap(int64_t restored_step) const;
   void note_uptime(const MetricRow& row, int64_t attempt);
   void append(const std::string& line);
   void add(const std::string& group, int64_t step, const Row& values);
+  void put(const std::string& group, int64_t step, const Row& values, bool unique);
+  void describe(io::H5File& file, const std::string& group, const std::string& name) const;
+  int64_t metadata_bytes(const LongFile& longs) const;
   void write_h5();
   void mend_jsonl();
   bool h5_is_ours() const;
@@ -117,7 +139,8 @@ class Metrics {
   Listener listener_;
   double flush_s_;
   int64_t attempt_;
-  MetricGroups groups_;     // all rows
+  StoredRows stored_;       // rows of long groups that are in metrics.h5
+  MetricGroups groups_;     // all other rows
   io::WaitingLines jsonl_;  // metrics.jsonl
   Columns h5_;
   std::map<int64_t, double> last_uptime_s_;  // by attempt
