@@ -11,9 +11,49 @@ namespace {
 #define TRAINER_POOL "MAPHead_0/"
 #define TRAINER_POOL_ATTENTION TRAINER_POOL "MultiHeadDotProductAttention_0/"
 
-VitFamily timm() {
+// SwiGLU, also as Meta names it in DINOv2 and DINOv3.
+std::vector<Rule> timm_gates() {
   using enum How;
   return {
+      {"blocks.{}.mlp.fc1_g.weight", TRAINER_BLOCK "MlpBlock_0/gate/kernel", turned},
+      {"blocks.{}.mlp.fc1_g.bias", TRAINER_BLOCK "MlpBlock_0/gate/bias"},
+      {"blocks.{}.mlp.fc1_x.weight", TRAINER_BLOCK "MlpBlock_0/Dense_0/kernel", turned},
+      {"blocks.{}.mlp.fc1_x.bias", TRAINER_BLOCK "MlpBlock_0/Dense_0/bias"},
+      {"blocks.{}.mlp.w12.weight", TRAINER_BLOCK "MlpBlock_0/gate/kernel", part_turned, 0, 2},
+      {"blocks.{}.mlp.w12.weight", TRAINER_BLOCK "MlpBlock_0/Dense_0/kernel", part_turned, 1, 2},
+      {"blocks.{}.mlp.w12.bias", TRAINER_BLOCK "MlpBlock_0/gate/bias", part, 0, 2},
+      {"blocks.{}.mlp.w12.bias", TRAINER_BLOCK "MlpBlock_0/Dense_0/bias", part, 1, 2},
+      {"blocks.{}.mlp.w1.weight", TRAINER_BLOCK "MlpBlock_0/gate/kernel", turned},
+      {"blocks.{}.mlp.w1.bias", TRAINER_BLOCK "MlpBlock_0/gate/bias"},
+      {"blocks.{}.mlp.w2.weight", TRAINER_BLOCK "MlpBlock_0/Dense_0/kernel", turned},
+      {"blocks.{}.mlp.w2.bias", TRAINER_BLOCK "MlpBlock_0/Dense_0/bias"},
+      {"blocks.{}.mlp.w3.weight", TRAINER_BLOCK "MlpBlock_0/Dense_1/kernel", turned},
+      {"blocks.{}.mlp.w3.bias", TRAINER_BLOCK "MlpBlock_0/Dense_1/bias"}};
+}
+
+// The pooling of SigLIP's image tower.
+std::vector<Rule> timm_pool() {
+  using enum How;
+  return {{"attn_pool.latent", TRAINER_POOL "probe"},
+          {"attn_pool.q.weight", TRAINER_POOL_ATTENTION "query/kernel", turned},
+          {"attn_pool.q.bias", TRAINER_POOL_ATTENTION "query/bias"},
+          {"attn_pool.kv.weight", TRAINER_POOL_ATTENTION "key/kernel", part_turned, 0, 2},
+          {"attn_pool.kv.weight", TRAINER_POOL_ATTENTION "value/kernel", part_turned, 1, 2},
+          {"attn_pool.kv.bias", TRAINER_POOL_ATTENTION "key/bias", part, 0, 2},
+          {"attn_pool.kv.bias", TRAINER_POOL_ATTENTION "value/bias", part, 1, 2},
+          {"attn_pool.proj.weight", TRAINER_POOL_ATTENTION "out/kernel", turned},
+          {"attn_pool.proj.bias", TRAINER_POOL_ATTENTION "out/bias"},
+          {"attn_pool.norm.weight", TRAINER_POOL "LayerNorm_0/scale"},
+          {"attn_pool.norm.bias", TRAINER_POOL "LayerNorm_0/bias"},
+          {"attn_pool.mlp.fc1.weight", TRAINER_POOL "MlpBlock_0/Dense_0/kernel", turned},
+          {"attn_pool.mlp.fc1.bias", TRAINER_POOL "MlpBlock_0/Dense_0/bias"},
+          {"attn_pool.mlp.fc2.weight", TRAINER_POOL "MlpBlock_0/Dense_1/kernel", turned},
+          {"attn_pool.mlp.fc2.bias", TRAINER_POOL "MlpBlock_0/Dense_1/bias"}};
+}
+
+VitFamily timm() {
+  using enum How;
+  VitFamily out{
       "timm",
       "timm",
       "blocks.0.attn.qkv.weight",
@@ -41,21 +81,6 @@ VitFamily timm() {
        {"blocks.{}.gamma_2", TRAINER_BLOCK "LayerScale_1/scale"},
        {"norm_pre.weight", "pre_norm/scale"},
        {"norm_pre.bias", "pre_norm/bias"},
-       {"attn_pool.latent", TRAINER_POOL "probe"},
-       {"attn_pool.q.weight", TRAINER_POOL_ATTENTION "query/kernel", turned},
-       {"attn_pool.q.bias", TRAINER_POOL_ATTENTION "query/bias"},
-       {"attn_pool.kv.weight", TRAINER_POOL_ATTENTION "key/kernel", part_turned, 0, 2},
-       {"attn_pool.kv.weight", TRAINER_POOL_ATTENTION "value/kernel", part_turned, 1, 2},
-       {"attn_pool.kv.bias", TRAINER_POOL_ATTENTION "key/bias", part, 0, 2},
-       {"attn_pool.kv.bias", TRAINER_POOL_ATTENTION "value/bias", part, 1, 2},
-       {"attn_pool.proj.weight", TRAINER_POOL_ATTENTION "out/kernel", turned},
-       {"attn_pool.proj.bias", TRAINER_POOL_ATTENTION "out/bias"},
-       {"attn_pool.norm.weight", TRAINER_POOL "LayerNorm_0/scale"},
-       {"attn_pool.norm.bias", TRAINER_POOL "LayerNorm_0/bias"},
-       {"attn_pool.mlp.fc1.weight", TRAINER_POOL "MlpBlock_0/Dense_0/kernel", turned},
-       {"attn_pool.mlp.fc1.bias", TRAINER_POOL "MlpBlock_0/Dense_0/bias"},
-       {"attn_pool.mlp.fc2.weight", TRAINER_POOL "MlpBlock_0/Dense_1/kernel", turned},
-       {"attn_pool.mlp.fc2.bias", TRAINER_POOL "MlpBlock_0/Dense_1/bias"},
        {"reg_token", "registers"},
        {"register_tokens", "registers"},
        {"storage_tokens", "registers"},
@@ -65,21 +90,6 @@ VitFamily timm() {
        {"blocks.{}.mlp.fc1.bias", TRAINER_BLOCK "MlpBlock_0/Dense_0/bias"},
        {"blocks.{}.mlp.fc2.weight", TRAINER_BLOCK "MlpBlock_0/Dense_1/kernel", turned},
        {"blocks.{}.mlp.fc2.bias", TRAINER_BLOCK "MlpBlock_0/Dense_1/bias"},
-       {"blocks.{}.mlp.fc1_g.weight", TRAINER_BLOCK "MlpBlock_0/gate/kernel", turned},
-       {"blocks.{}.mlp.fc1_g.bias", TRAINER_BLOCK "MlpBlock_0/gate/bias"},
-       {"blocks.{}.mlp.fc1_x.weight", TRAINER_BLOCK "MlpBlock_0/Dense_0/kernel", turned},
-       {"blocks.{}.mlp.fc1_x.bias", TRAINER_BLOCK "MlpBlock_0/Dense_0/bias"},
-       // as Meta has them in DINOv2 and DINOv3
-       {"blocks.{}.mlp.w12.weight", TRAINER_BLOCK "MlpBlock_0/gate/kernel", part_turned, 0, 2},
-       {"blocks.{}.mlp.w12.weight", TRAINER_BLOCK "MlpBlock_0/Dense_0/kernel", part_turned, 1, 2},
-       {"blocks.{}.mlp.w12.bias", TRAINER_BLOCK "MlpBlock_0/gate/bias", part, 0, 2},
-       {"blocks.{}.mlp.w12.bias", TRAINER_BLOCK "MlpBlock_0/Dense_0/bias", part, 1, 2},
-       {"blocks.{}.mlp.w1.weight", TRAINER_BLOCK "MlpBlock_0/gate/kernel", turned},
-       {"blocks.{}.mlp.w1.bias", TRAINER_BLOCK "MlpBlock_0/gate/bias"},
-       {"blocks.{}.mlp.w2.weight", TRAINER_BLOCK "MlpBlock_0/Dense_0/kernel", turned},
-       {"blocks.{}.mlp.w2.bias", TRAINER_BLOCK "MlpBlock_0/Dense_0/bias"},
-       {"blocks.{}.mlp.w3.weight", TRAINER_BLOCK "MlpBlock_0/Dense_1/kernel", turned},
-       {"blocks.{}.mlp.w3.bias", TRAINER_BLOCK "MlpBlock_0/Dense_1/bias"},
        {"norm.weight", "Transformer/encoder_norm/scale"},
        {"norm.bias", "Transformer/encoder_norm/bias"},
        {"head.weight", "/head/kernel", turned},
@@ -88,6 +98,9 @@ VitFamily timm() {
       "blocks.0.mlp.fc1.weight",
       "blocks.0.mlp.fc2.weight",
       "blocks.0.attn.qkv.bias_mask"};
+  for (const std::vector<Rule>& more : {timm_gates(), timm_pool()})
+    out.rules.insert(out.rules.end(), more.begin(), more.end());
+  return out;
 }
 
 VitFamily transformers() {

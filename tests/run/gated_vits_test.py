@@ -6,9 +6,7 @@ compares their features with those of the libraries.
 timm and transformers are optional, as there.
 """
 import json
-import os
 import subprocess
-import sys
 import unittest
 
 import numpy as np
