@@ -5,6 +5,7 @@
     tests/bench/long_metrics.py FOLDER ROWS              metrics.jsonl and metrics.h5
     tests/bench/long_metrics.py FOLDER ROWS --chunked    with the chunked columns of older versions
     tests/bench/long_metrics.py FOLDER ROWS --behind N   metrics.h5 lacks the last N rows, as after a kill
+    tests/bench/long_metrics.py FOLDER ROWS --bench build/tests/metrics_bench    with hashes, so that the program can continue
 
 A row of training has 30 numbers, as on CPUs, and every hundredth one says which rank was slow. Three attempts trained the run;
 they began at 0, 4/10 and 9/10 of the steps. There are 100 to 200 evaluations. ROWS is a multiple of 1,000.
@@ -12,6 +13,8 @@ they began at 0, 4/10 and 9/10 of the steps. There are 100 to 200 evaluations. R
 import argparse
 import functools
 import os
+import re
+import subprocess
 
 import h5py
 import numpy as np
@@ -148,14 +151,33 @@ def make(folder, rows, chunked=False, behind=0):
     write_h5(maker, rows - behind, os.path.join(folder, "metrics.h5"), chunked)
 
 
+def add_hashes(folder, last, bench):
+    """Adds what metrics.h5 says of the lines whose rows it has: those up to the row of a step, which lie before the next one."""
+    path = os.path.join(folder, "metrics.jsonl")
+    with open(path, "rb") as file:
+        low, high = 0, os.path.getsize(path)
+        while high - low > 1 << 16:
+            file.seek((low + high) // 2)
+            found = re.search(rb'\n\{"kind":"train","step":(\d+),', file.read(1 << 14))
+            low, high = ((low + high) // 2, high) if int(found[1]) <= last else (low, (low + high) // 2)
+        file.seek(low)
+        at = low + re.search(rb'\n\{"kind":"train","step":%d,' % (last + 1), file.read(1 << 18)).start() + 1
+    text = subprocess.run([bench, "check", path, str(at)], check=True, capture_output=True, text=True).stdout.strip()
+    with h5py.File(os.path.join(folder, "metrics.h5"), "r+") as file:
+        file.attrs["jsonl_check"] = np.bytes_(text)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder")
     parser.add_argument("rows", type=int)
     parser.add_argument("--chunked", action="store_true")
     parser.add_argument("--behind", type=int, default=0, metavar="N")
+    parser.add_argument("--bench", metavar="PROGRAM")
     options = parser.parse_args()
     make(options.folder, options.rows, options.chunked, options.behind)
+    if options.bench:
+        add_hashes(options.folder, options.rows - options.behind, options.bench)
 
 
 if __name__ == "__main__":
