@@ -53,9 +53,11 @@ class TranslatedVit : public WeightFile {
         cls = i;
       } else if (below && numbers && rest == family.positions) {
         positions = i;
+      } else if (below && is_unread(family, rest)) {
+        continue;
       } else if (!below || !numbers || !apply(rules, rest, i, found)) {
         const bool trunk =
-            below && !is_unread(family, rest) &&
+            below &&
             std::ranges::find(family.parts, rest.substr(0, rest.find('.'))) != family.parts.end();
         found.push_back({.tensor = all[i], .sources = {i}});
         if (all[i].type) found.back().tensor.type = device::DType::f32;  // as seek() leaves them

@@ -247,8 +247,11 @@ TEST(Options, LayerDecayFallsTowardsTheImages) {
   o.rules.resize(1);
   o.rules[0].lr_scale = 3;
   std::vector<shard::Parameter> parameters(4);
-  for (int i = 0; i < 4; ++i)
-    parameters[size_t(i)] = {.path = fmt::format("p{}/kernel", i), .shape = {2, 2}, .level = i % 3};
+  for (int i = 0; i < 4; ++i) {
+    parameters[size_t(i)].path = fmt::format("p{}/kernel", i);
+    parameters[size_t(i)].shape = {2, 2};
+    parameters[size_t(i)].level = i % 3;
+  }
   parameters[3].level = -1;
   const auto r = optim::resolve_policies(o, {}, parameters);
   EXPECT_TRUE(r.problems.empty());
