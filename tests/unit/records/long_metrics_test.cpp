@@ -32,9 +32,9 @@ int64_t bytes_read() {
 
 // A run directory. `quick` = false: metrics.h5 is removed before each start, so that all rows are
 // read.
-class Run {
+class RunFolder {
  public:
-  Run(const std::string& directory, bool quick) : directory_(directory), quick_(quick) {
+  RunFolder(const std::string& directory, bool quick) : directory_(directory), quick_(quick) {
     io::make_directories(directory);
   }
   Open open(int64_t step) {
@@ -117,21 +117,22 @@ class LongMetrics : public testing::Test {
   void SetUp() override {
     directory_ = testing::TempDir() + "trainer_long_XXXXXX";
     ASSERT_NE(::mkdtemp(directory_.data()), nullptr);
-    quick_ = std::make_unique<Run>(directory_ + "/quick", true);
-    whole_ = std::make_unique<Run>(directory_ + "/whole", false);
+    quick_ = std::make_unique<RunFolder>(directory_ + "/quick", true);
+    whole_ = std::make_unique<RunFolder>(directory_ + "/whole", false);
   }
   void TearDown() override {
     quick_.reset();
     whole_.reset();
     ASSERT_EQ(std::system(("rm -rf '" + directory_ + "'").c_str()), 0);
   }
-  void both(const std::function<void(Run&)>& work) {
-    for (Run* run : {quick_.get(), whole_.get()}) work(*run);
+  void both(const std::function<void(RunFolder&)>& work) {
+    for (RunFolder* run : {quick_.get(), whole_.get()}) work(*run);
   }
   // Compares the files of both runs, whose jobs have ended.
   void expect_same() {
-    EXPECT_TRUE(Run::lines(quick_->jsonl_path()) == Run::lines(whole_->jsonl_path()));
-    EXPECT_TRUE(Run::lines(quick_->abandoned_path()) == Run::lines(whole_->abandoned_path()));
+    EXPECT_TRUE(RunFolder::lines(quick_->jsonl_path()) == RunFolder::lines(whole_->jsonl_path()));
+    EXPECT_TRUE(RunFolder::lines(quick_->abandoned_path()) ==
+                RunFolder::lines(whole_->abandoned_path()));
     const auto quick = quick_->columns(), whole = whole_->columns();
     EXPECT_EQ(quick.size(), whole.size());
     for (const auto& [name, column] : whole) {
@@ -140,7 +141,7 @@ class LongMetrics : public testing::Test {
     }
   }
   std::string directory_;
-  std::unique_ptr<Run> quick_, whole_;
+  std::unique_ptr<RunFolder> quick_, whole_;
 };
 
 TEST_F(LongMetrics, a_start_reads_little) {
@@ -163,7 +164,7 @@ TEST_F(LongMetrics, a_start_reads_little) {
 }
 
 TEST_F(LongMetrics, a_start_that_reads_little_leaves_the_same_files) {
-  both([](Run& run) {
+  both([](RunFolder& run) {
     run.begin(0);
     run.write(1, kSteps);
     run.end();
@@ -193,7 +194,7 @@ TEST_F(LongMetrics, a_start_that_reads_little_leaves_the_same_files) {
 }
 
 TEST_F(LongMetrics, lines_that_are_lost_come_back) {
-  both([](Run& run) {
+  both([](RunFolder& run) {
     run.begin(0);
     run.write(1, kSteps);
     run.end();
@@ -207,11 +208,11 @@ TEST_F(LongMetrics, lines_that_are_lost_come_back) {
   const auto columns = quick_->columns();
   EXPECT_EQ(columns.at("/train/step").size(), size_t(kSteps));
   EXPECT_EQ(columns.at("/train/step").back(), double(kSteps));
-  EXPECT_EQ(Run::lines(quick_->jsonl_path()).size(), size_t(kSteps + kSteps / 500 + 2 + 1));
+  EXPECT_EQ(RunFolder::lines(quick_->jsonl_path()).size(), size_t(kSteps + kSteps / 500 + 2 + 1));
 }
 
 TEST_F(LongMetrics, torn_and_foreign_lines_go_aside) {
-  both([](Run& run) {
+  both([](RunFolder& run) {
     run.begin(0);
     run.write(1, kSteps);
     run.end();
@@ -223,11 +224,11 @@ TEST_F(LongMetrics, torn_and_foreign_lines_go_aside) {
     run.end();
   });
   expect_same();
-  EXPECT_EQ(Run::lines(quick_->abandoned_path()).size(), 3u);
+  EXPECT_EQ(RunFolder::lines(quick_->abandoned_path()).size(), 3u);
 }
 
 TEST_F(LongMetrics, files_that_change_under_a_job_are_made_again) {
-  both([](Run& run) {
+  both([](RunFolder& run) {
     run.begin(0);
     run.write(1, kSteps);
     run.end();
@@ -235,7 +236,7 @@ TEST_F(LongMetrics, files_that_change_under_a_job_are_made_again) {
     run.write(kSteps - 49, kSteps + 10);
     io::remove_file(run.jsonl_path());
     run.metrics().flush();
-    EXPECT_EQ(Run::lines(run.jsonl_path()).size(),
+    EXPECT_EQ(RunFolder::lines(run.jsonl_path()).size(),
               size_t(kSteps + 10 + (kSteps + 10) / 500 + 2 + 1));
     run.write(kSteps + 11, kSteps + 20);
     io::remove_file(run.h5_path());
