@@ -10,7 +10,6 @@
 #include "train/changes.hpp"
 #include "train/console.hpp"
 #include "train/init_images.hpp"
-#include "train/init_images.hpp"
 #include "train/input.hpp"
 
 namespace train {

@@ -54,8 +54,8 @@ class ClassObjective {
   std::vector<Measure> measures(int hits, int known) const;
   double uniform_loss() const;
   std::string changing_arguments() const;
-  // Makes those that are no fields. Throws Error(Exit::data) for a label that is not a class, or a number that
-  // is not a target.
+  // Makes those that are no fields. Throws Error(Exit::data) for a label that is not a class, or a
+  // number that is not a target.
   void prepare(const HostBatch& batch, const std::vector<Mix>& mixes, const Mixing& mixing,
                const Inputs& into) const;
   // Refuses labels outside [0, classes). `unknown`: -1 is allowed.

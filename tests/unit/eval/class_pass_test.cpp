@@ -24,7 +24,7 @@ class Multiples : public models::ClassRanker {
   int64_t num_classes() const override { return kOfImage; }
   models::ClassLogits logits(const std::vector<std::string>& heads) const override {
     const std::vector<std::string> names = heads.empty() ? head_names() : heads;
-    return {.image = {"image", device::DType::f32, kOfImage},
+    return {.image = {"image", device::DType::f32, kOfImage, "image"},
             .heads = int64_t(names.size()),
             .classes = kOfImage,
             .loss = loss_,
