@@ -104,7 +104,7 @@ class Runs(browser_harness.BrowserTest):
             self.assertGreater(row["hours"], rows[-1]["uptime_s"] / 3600)
             self.assertEqual(row["deck"]["optimizer.learning_rate"], 0.01 if name == "a/one" else 0.02)
         self.assertNotIn("optimizer.eps", found["a/one"]["deck"])     # alike in all decks
-        text = self.runs("sweep", "--sort", "optimizer.learning_rate", "--reverse", "--keys", "optimizer.l*")
+        text = self.runs("sweep", "--sort", "optimizer.learning_rate", "--reverse", "--keys", "optimizer.learn*")
         self.assertRegex(text, r"run +state .* learning_rate\nsweep/a/two +finished +7 of 7 .* 0\.02\nsweep/")
         self.assertEqual(self.runs("sweep/a", "--sort", "best").splitlines()[1:],
                          sorted(self.runs("sweep/a").splitlines()[1:], key=lambda line: float(re.search(r"([\d.]+) val/", line)[1])))
