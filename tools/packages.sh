@@ -23,10 +23,10 @@ TRAINER_PACKAGES=(
 # Packages for some tests, which are skipped without them: SLURM for jobs/slurm.sh (a test starts
 # and stops it), the checker of scripts, Clang with libFuzzer for tools/fuzz and for its warnings,
 # the formatter of the sources. "A|B" is the first of them that the system offers; "A|" is A or
-# nothing, because only one version of the formatter is right and not every system has Chromium.
+# nothing, because only one version of the formatter is right and not every system has Chromium or ONNX.
 TRAINER_TEST_PACKAGES=(slurm-wlm munge shellcheck "clang-14|clang-19" "libclang-rt-14-dev|libclang-rt-19-dev"
                        "libomp-14-dev|libomp-19-dev" "clang-format-14|" "chromium|" mmdebstrap graphviz
-                       libdeflate-tools python3-onnx)
+                       libdeflate-tools "python3-onnx|")
 
 # Prints the given packages that are not installed. Asks dpkg, and apt's lists about choices, so it
 # needs neither rights nor a network.
