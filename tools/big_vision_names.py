@@ -3,7 +3,7 @@
 from console import Failure
 from vit_names import describe, facts_of_vit
 
-# What big_vision's ViT has: (fact, value, the key of ours).
+# Facts that big_vision's ViT cannot vary: (fact, its value there, our key).
 FIXED = (("gelu", "tanh", "gelu"), ("epsilon", 1e-6, "norm_epsilon"), ("scaled", False, "layer_scale"), ("registers", 0, "registers"),
          ("gated", False, "swiglu"), ("rotary", False, "posemb"))
 

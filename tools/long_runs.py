@@ -109,7 +109,7 @@ class Stored:
             last = min(self.count, first + PIECE)
             step = self.steps[first:min(self.count, last + 1)]
             writer = np.searchsorted(begins, step, side="left")
-            # The row behind the piece tells whether an attempt ends with the piece.
+            # An attempt ends with this piece if the next row belongs to another one.
             wanted = np.append(writer[:-1] != writer[1:], [last == self.count])[:last - first]
             part = {name: column[first:last] for name, column in columns.items()}
             if "slow_rank" in part:

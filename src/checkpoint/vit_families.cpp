@@ -11,7 +11,7 @@ namespace {
 #define TRAINER_POOL "MAPHead_0/"
 #define TRAINER_POOL_ATTENTION TRAINER_POOL "MultiHeadDotProductAttention_0/"
 
-// SwiGLU, also as Meta names it in DINOv2 and DINOv3.
+// Returns the rules of gated MLPs (SwiGLU), with timm's names and Meta's.
 std::vector<Rule> timm_gates() {
   using enum How;
   return {

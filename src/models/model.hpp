@@ -44,8 +44,8 @@ struct InputSpec {
   std::string field{};
 };
 // Two views of an input. The host reads `host` and fills it unless it is a field. Ops read
-// `device`, and the engine copies one to the other. On the CPU both are the same memory; that of a
-// field is the batch's own, which nobody may change.
+// `device`, and the engine copies one to the other. On the CPU both are the same memory. A
+// field lies in the batch itself, and no op may write to it.
 struct Input {
   View host, device;
   Input() = default;
@@ -116,7 +116,8 @@ class ForwardPass : public Pass {
 
 class TrainPass : public Pass {
  public:
-  // As ForwardPass::prepare. Decisions about examples are drawn from `stream` by global position.
+  // Does what ForwardPass::prepare does. `stream` gives the draws about an example by its global
+  // position.
   virtual void prepare(const HostBatch& batch, base::Stream stream, const Inputs& into) const = 0;
   // Runs forward and backward. The gradient of the sum over examples of loss / global_batch goes to
   // ctx.gradients. sums: f64 [ctx.slices, Model::sum_columns()], overwritten, in the queue's

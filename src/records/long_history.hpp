@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rows of a long run at its start, without reading millions of lines. metrics.h5 says of which
-// part of metrics.jsonl it has the rows, with hashes of pieces of that part. If the pieces are
-// still there, the lines before the last of them are not read.
+// Finds the rows of a long run at its start without reading millions of lines. metrics.h5 names the
+// part of metrics.jsonl whose rows it has, and keeps hashes of pieces of that part. If the pieces
+// are unchanged, a start reads only the lines behind them.
 #pragma once
 
 #include <cstdint>

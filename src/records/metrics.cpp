@@ -263,8 +263,7 @@ void Metrics::warn_of_gap(int64_t restored_step) const {
         jsonl_.path(), last_train + 1, restored_step);
 }
 
-// The same as load(), but the lines of metrics.jsonl whose rows metrics.h5 has stay where they are,
-// unread.
+// Does what load() does, but leaves the lines unread whose rows metrics.h5 has.
 void Metrics::load_long(LongHistory history, int64_t restored_step, Abandoned& abandoned) {
   stored_ = std::move(history.stored);
   groups_ = std::move(history.groups);

@@ -186,8 +186,9 @@ void Continuation::initialise() {
   const checkpoint::InitReport report = checkpoint::load_initial_weights(
       attempt_.world(), recipe.init, saves_.target(), engine.model().trunk_weights(), poll_);
   log::line("init     from={} {} s={:.2f}", from, report.summary, report.seconds);
-  if (const std::string difference = image_difference(recipe, from, report.beside);
-      attempt_.leads() && !difference.empty())
+  if (const std::string difference =
+          attempt_.leads() ? image_difference(recipe, from, report.beside) : "";
+      !difference.empty())
     log::warning("{}", difference);
   constexpr int kMaxLines = 20;  // on the console, which shows only tensors that were not loaded
   std::string table;

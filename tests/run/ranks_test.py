@@ -184,13 +184,14 @@ class Ranks(harness.RunTest):
         self.assertIn("error: --mode: trian not in", text[-1])
 
     def test_ranks_of_another_mpis_launcher_are_refused(self):
-        """A shell of this name sets what mpiexec of MPICH tells its ranks; with Open MPI each of them would be alone."""
-        shutil.copy(os.path.realpath("/bin/sh"), f"{self.folder}/mpiexec")
-        done = subprocess.run([f"{self.folder}/mpiexec", "-c", f"PMI_RANK=0 PMI_SIZE=2 {harness.TRAINER} {self.deck()}; exit $?"],
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=harness.GUARD, cwd=self.folder)
-        self.assertEqual(done.returncode, 3, done.stdout)
-        self.assertRegex(done.stdout, "error: mpiexec of MPICH or Intel MPI, or srun --mpi=pmi2 has started 2 ranks, but this program's "
-                                      r"MPI \(openmpi [\d.]+\) sees only one: use the launcher of that MPI")
+        """A shell of these names sets what mpiexec of MPICH tells its ranks; with Open MPI each of them would be alone."""
+        for name in ("mpiexec", "mpiexec.mpich"):
+            shutil.copy(os.path.realpath("/bin/sh"), f"{self.folder}/{name}")
+            done = subprocess.run([f"{self.folder}/{name}", "-c", f"PMI_RANK=0 PMI_SIZE=2 {harness.TRAINER} {self.deck()}; exit $?"],
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=harness.GUARD, cwd=self.folder)
+            self.assertEqual(done.returncode, 3, done.stdout)
+            self.assertRegex(done.stdout, "error: mpiexec of MPICH or Intel MPI, or srun --mpi=pmi2 has started 2 ranks, but this "
+                                          r"program's MPI \(openmpi [\d.]+\) sees only one: use the launcher of that MPI")
 
     def test_looking_with_several_ranks_is_done_once(self):
         for args, text in (([self.deck(), "--validate"], ": valid"), (["--list", "optimizer"], "adafactor"), (["--version"], "git="),

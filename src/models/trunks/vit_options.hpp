@@ -26,7 +26,7 @@ struct EncoderOptions {
 inline constexpr std::pair<const char*, nn::Gelu> kGeluNames[] = {
     {"tanh", nn::Gelu::tanh}, {"erf", nn::Gelu::erf}, {"quick", nn::Gelu::quick}};
 
-// Where tokens of patches get their places from: a trained table, a fixed one, or rotary2d.
+// How a ViT learns the place of a patch: by a trained table, by a fixed one, or by rotary2d.
 enum class Positions { learned, fixed, rotary };
 
 inline constexpr std::pair<const char*, Positions> kPositionNames[] = {

@@ -106,7 +106,8 @@ TEST(VitViews, FeaturesAreThoseOfEachSizeAlone) {
   }
 }
 
-// As in DINOv3: middles of patches in [-1, 1], periods 100^(k / quarter), the vertical axis first.
+// The angles follow DINOv3: a place is the middle of a patch in [-1, 1], and the period of number k is
+// 100^(k / quarter). The numbers of the vertical axis come first.
 TEST(VitViews, RotaryAnglesAreThePublishedOnes) {
   const Floats table = models::rotary2d(2, 3, 8);
   ASSERT_EQ(table.size(), size_t(2 * 3 * 8));
