@@ -106,8 +106,8 @@ TEST(VitViews, FeaturesAreThoseOfEachSizeAlone) {
   }
 }
 
-// The angles follow DINOv3: a place is the middle of a patch in [-1, 1], and the period of number k is
-// 100^(k / quarter). The numbers of the vertical axis come first.
+// The angles follow DINOv3: a place is the middle of a patch in [-1, 1], and the period of number k
+// is 100^(k / quarter). The numbers of the vertical axis come first.
 TEST(VitViews, RotaryAnglesAreThePublishedOnes) {
   const Floats table = models::rotary2d(2, 3, 8);
   ASSERT_EQ(table.size(), size_t(2 * 3 * 8));
