@@ -13,6 +13,7 @@ import tempfile
 
 import harness
 import place
+import processes
 import slurm_cluster
 from job_harness import ON_NODES
 from pbs_imitation import PbsTest
@@ -139,11 +140,10 @@ class Pbs(PbsTest):
         job, process = cls.start("killed", **cls.slow("killed"))
         try:
             cls.trains("killed", 1)
-            for pid in slurm_cluster.descendants(process.pid):
-                with open(f"/proc/{pid}/cmdline") as f:
-                    if f.read().startswith("build/trainer\0"):
-                        os.kill(pid, signal.SIGKILL)
-                        break
+            for pid in processes.descendants(process.pid):
+                if processes.words(pid)[:1] == ["build/trainer"]:
+                    os.kill(pid, signal.SIGKILL)
+                    break
         except BaseException:
             cls.end_session(process)
             raise
