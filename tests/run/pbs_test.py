@@ -14,7 +14,6 @@ import tempfile
 import harness
 import place
 import processes
-import slurm_cluster
 from job_harness import ON_NODES
 from pbs_imitation import PbsTest
 
