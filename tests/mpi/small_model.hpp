@@ -6,6 +6,7 @@
 #include <cstring>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/hash.hpp"
@@ -165,31 +166,48 @@ inline void score(step::Engine& engine, const models::HostBatch& batch, double* 
   });
 }
 
-// Returns every whole tensor of the state, at every rank: name -> bytes.
+// Returns this rank's parts of the state, in the order of the tensors: the number of parts of each
+// tensor, then begin, end and bytes of each part.
+inline std::string own_state(step::Engine& engine) {
+  std::string packed;
+  auto add = [&](const int64_t& number) {
+    packed.append(reinterpret_cast<const char*>(&number), sizeof number);
+  };
+  for (const shard::TensorSlice& slice : engine.state()) {
+    add(slice.writes ? int64_t(slice.parts.size()) : 0);
+    if (!slice.writes) continue;
+    for (const auto& part : slice.parts) {
+      add(part.begin);
+      add(part.end);
+      device::read_on_host(slice.view(part), engine.queue(), [&](const device::View& there) {
+        packed.append(static_cast<const char*>(there.data), size_t(there.bytes()));
+      });
+    }
+  }
+  return packed;
+}
+
+// Returns every whole tensor of the state, at every rank: name -> bytes. One exchange brings all
+// tensors, because each takes milliseconds under MPICH where ranks share cores.
 inline std::map<std::string, std::string> whole_state(step::Engine& engine, comm::Comm& world) {
+  const std::vector<std::string> of_ranks = world.gather_text(own_state(engine));
+  std::vector<size_t> at(of_ranks.size(), 0);
+  auto number = [&](size_t rank) {
+    int64_t value = 0;
+    std::memcpy(&value, of_ranks[rank].data() + std::exchange(at[rank], at[rank] + 8), 8);
+    return value;
+  };
   std::map<std::string, std::string> out;
   for (const shard::TensorSlice& slice : engine.state()) {
-    int64_t count = 1, size = device::size_of(slice.type);
+    int64_t count = 1, size = device::size_of(slice.type), written = 0;
     for (int64_t d : slice.shape) count *= d;
-    std::string packed;
-    if (slice.writes)
-      for (const auto& part : slice.parts) {
-        packed.append(reinterpret_cast<const char*>(&part.begin), 8)
-            .append(reinterpret_cast<const char*>(&part.end), 8);
-        device::read_on_host(slice.view(part), engine.queue(), [&](const device::View& there) {
-          packed.append(static_cast<const char*>(there.data), size_t(there.bytes()));
-        });
-      }
     std::string whole(size_t(count * size), '\xff');
-    int64_t written = 0;
-    for (const std::string& from : world.gather_text(packed))
-      for (size_t at = 0; at < from.size();) {
-        int64_t begin, end;
-        std::memcpy(&begin, from.data() + at, 8);
-        std::memcpy(&end, from.data() + at + 8, 8);
-        std::memcpy(whole.data() + begin * size, from.data() + at + 16,
+    for (size_t rank = 0; rank < of_ranks.size(); ++rank)
+      for (int64_t parts = number(rank); parts > 0; --parts) {
+        const int64_t begin = number(rank), end = number(rank);
+        std::memcpy(whole.data() + begin * size, of_ranks[rank].data() + at[rank],
                     size_t((end - begin) * size));
-        at += 16 + size_t((end - begin) * size);
+        at[rank] += size_t((end - begin) * size);
         written += end - begin;
       }
     CHECK(written == count, "{}: {} of {} elements are written by somebody", slice.name, written,
