@@ -135,10 +135,12 @@ class Follower:
     """Reads what is added to a file, also after a later attempt has replaced or cut the file to leave rows out."""
 
     def __init__(self, path):
-        self.path, self.inode, self.at, self.end = path, None, 0, b""
+        self.path, self.inode, self.at, self.end, self.more = path, None, 0, b"", False
 
     def new(self):
-        """Returns (whole rows since the last call, true if these are all rows of a file that is new)."""
+        """Returns (whole rows since the last call, true if they begin a file that is new). Of a long part these are its first rows,
+        and `more` is true until the last ones were returned."""
+        self.more = False
         try:
             with open(self.path, "rb") as file:
                 about = os.fstat(file.fileno())
@@ -146,7 +148,10 @@ class Follower:
                 # A file that was cut may be longer than before by now, but its rows have other times.
                 anew = about.st_ino != self.inode or file.read(len(self.end)) != self.end
                 file.seek(0 if anew else self.at)
-                text = file.read()
+                text = file.read(BLOCK)
+                while b"\n" not in text[-BLOCK:] and (part := file.read(BLOCK)):
+                    text += part
+                self.more = len(text) >= BLOCK and b"\n" in text
         except OSError:
             return [], False
         whole = text[:text.rfind(b"\n") + 1]

@@ -268,6 +268,21 @@ class Runs(browser_harness.BrowserTest):
         self.assertEqual(follower.new(), ([{"step": step} for step in (1, 2, 3, 4, 5)], True))
         self.assertEqual(follower.new(), ([], False))
 
+    def test_long_parts_are_followed_in_pieces(self):
+        path, part = f"{self.folder}/m.jsonl", harness.loaded("metric_lines.py")
+        with open(path, "w", encoding="utf-8") as f:
+            f.writelines(f'{{"step":{step}}}\n' for step in range(1000))
+            f.write(f'{{"step":1000,"text":"{"x" * 3000}"}}\n{{"step"')
+        block, part.BLOCK = part.BLOCK, 1000
+        self.addCleanup(setattr, part, "BLOCK", block)
+        follower, pieces = part.Follower(path), []
+        while not pieces or follower.more:
+            pieces.append(follower.new())
+        self.assertEqual([row["step"] for rows, _ in pieces for row in rows], list(range(1001)))
+        self.assertEqual([anew for _, anew in pieces], [True] + [False] * (len(pieces) - 1))
+        self.assertGreater(len(pieces), 10)
+        self.assertEqual(follower.new(), ([], False))
+
     # ---------------------------------------------------------------- in a browser
 
     @unittest.skipUnless(BROWSER, "no chromium here")
