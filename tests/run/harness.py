@@ -44,6 +44,15 @@ def sets(*pairs):
     return [word for pair in pairs for word in ("--set", pair)]
 
 
+def exit_code(code, output):
+    """Returns what a job ended with. The mpiexec of MPICH 4.0 may return 0 after ranks that ended with 75; as the job scripts do
+    (jobs/common.sh), the tests then believe the run's last line."""
+    if code == 0 and os.environ.get("TRAINER_LAUNCHER", "").startswith("hydra:"):
+        said = re.findall(r"^done  +exit=(\d+)$", output, re.M)
+        return int(said[-1]) if said else code
+    return code
+
+
 def hdf5_kind():
     """Returns "parallel" if the program's HDF5 was built with MPI, else "serial"."""
     text = subprocess.run([TRAINER, "--version"], capture_output=True, text=True, check=True).stdout
@@ -174,7 +183,7 @@ class RunTest(unittest.TestCase):
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout,
                               cwd=cwd or self.folder, stdin=subprocess.DEVNULL)
         self.output = done.stdout
-        return done.returncode
+        return exit_code(done.returncode, self.output) if ranks else done.returncode
 
     def expect(self, code, *fragments, args=(), ranks=0, **more):
         """Runs the program, and checks the exit code and fragments of the output."""

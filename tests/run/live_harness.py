@@ -26,7 +26,7 @@ class LiveTest(harness.RunTest):
 
     def ended(self, job, code):
         output = job.communicate(timeout=harness.GUARD)[0]
-        self.assertEqual(job.returncode, code, output)
+        self.assertEqual(harness.exit_code(job.returncode, output), code, output)
         return output
 
     def newest(self):

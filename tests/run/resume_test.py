@@ -281,7 +281,7 @@ class Resume(harness.RunTest):
                 break
         job.send_signal(signal.SIGUSR1)
         output = job.communicate(timeout=harness.GUARD)[0]
-        self.assertEqual(job.returncode, 75, output)
+        self.assertEqual(harness.exit_code(job.returncode, output), 75, output)
         stopped = int(self.checkpoints()[-1][:10])
         self.assertIn(f"stopped  step={stopped}", output)
         self.expect(0, f"step={stopped + 1} ", args=[self.deck(), "--set", f"train.total_steps={stopped + 2}"], ranks=2)
