@@ -150,8 +150,9 @@ TYPED_TEST(GenericLoops, Rows) {
 
 TYPED_TEST(GenericLoops, Attention) {
   using T = TypeParam;
-  for (const auto& [queries, keys, width] :
+  for (const auto& size :
        {std::array<int64_t, 3>{1, 1, 8}, {7, 13, 24}, {19, 19, 32}, {17, 33, 20}}) {
+    const int64_t queries = size[0], keys = size[1], width = size[2];  // lambdas capture them
     const auto q = numbers<T>(queries * width, 1, false, 1),
                k = numbers<T>(keys * width, 2, false, 1);
     const auto v = numbers<T>(keys * width, 3, false, 1),
