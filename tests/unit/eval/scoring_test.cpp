@@ -297,7 +297,8 @@ TEST(Scoring, PredictsTheFirstOfEqualClasses) {
   const data::Dataset set = labelled(1);
   const eval::EvalOptions options = rig::options("scoring", kClassKeys);
   for (const auto& [best, wanted] : {std::pair{"cow", 2}, {"yak", 6}, {"none", 0}}) {
-    rig::MadeUpPairs pass([&](int64_t, const int32_t* ids, int64_t length) {
+    rig::MadeUpPairs pass([best = best](int64_t, const int32_t* ids, int64_t length) {
+      return ids_of(best) == std::vector<int32_t>(ids, ids + length) ? -1.0 : -5.0;
       return ids_of(best) == std::vector<int32_t>(ids, ids + length) ? -1.0 : -5.0;
     });
     const auto predictor = eval::row_of(options).predicts->make(*options.options, set, pass, 3);
