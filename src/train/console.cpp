@@ -22,6 +22,18 @@
 
 namespace train {
 namespace log = base::log;
+namespace {
+
+// Returns "gcc=12.2.0" or "clang=14.0.6".
+std::string compiler_text() {
+#ifdef __clang__
+  return fmt::format("clang={}.{}.{}", __clang_major__, __clang_minor__, __clang_patchlevel__);
+#else
+  return "gcc=" __VERSION__;
+#endif
+}
+
+}  // namespace
 
 std::string version() { return kVersion; }
 
@@ -50,8 +62,8 @@ std::string version_line() {
     if (const char* id = std::getenv(variable); id && *id)
       job = fmt::format("  job={}:{}", scheduler, id);
   const comm::MpiLibrary& mpi = comm::mpi_library();
-  return fmt::format("trainer {}  git={} gcc={} {}={} hdf5={}{}", kVersion, kGitDescription,
-                     __VERSION__, mpi.name, mpi.version, io::hdf5_version(), job);
+  return fmt::format("trainer {}  git={} {} {}={} hdf5={}{}", kVersion, kGitDescription,
+                     compiler_text(), mpi.name, mpi.version, io::hdf5_version(), job);
 }
 
 std::string compute_text(const PrecisionOptions& precision) {

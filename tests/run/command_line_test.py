@@ -25,7 +25,8 @@ class CommandLine(DeckTest):
     def test_what_the_program_says_of_itself(self):
         self.expect(0, "Examples:", "mpirun -np 4 trainer", "The deck", "What to do", "Explanations", "--unset", args=["--help"])
         self.assertLess(max(map(len, self.output.splitlines())), 140)
-        self.expect(0, "git=", "gcc=", "hdf5=", "cuda=", "nccl=", "onednn=", "build=", "bf16=", args=["--version"])
+        self.expect(0, "git=", "hdf5=", "cuda=", "nccl=", "onednn=", "build=", "bf16=", args=["--version"])
+        self.assertRegex(self.output, r" (gcc|clang)=\d+\.\d+\.\d+ ")
         listed = {"model": "npid", "trunk": "resnet", "head": "siamese_concat_view", "loss": "sigmoid", "measure": "loss_off_diagonal",
                   "optimizer": "rmsprop", "schedule": "phases", "phase": "cosine", "data": "synthetic", "tokenizer": "bytes",
                   "evaluator": "knn", "mode": "plan"}

@@ -61,7 +61,7 @@ class Launcher(harness.RunTest):
     def test_ranks_share_memory_and_one_answers(self):
         self.expect(0, "mesh     2 ranks on 1 node", "sums in shared memory", "finished step=12", args=[self.deck()], ranks=2)
         name = subprocess.run([harness.TRAINER, "--version"], capture_output=True, text=True, check=True).stdout
-        self.assertRegex(name, r"gcc=\S+ (openmpi|mpich|intelmpi)=\d+\.\d+\S* hdf5=")
+        self.assertRegex(name, r"(gcc|clang)=\S+ (openmpi|mpich|intelmpi)=\d+\.\d+\S* hdf5=")
         self.expect(0, args=["--version"], ranks=2)
         self.assertEqual(self.output.count("hdf5="), 1)
         self.expect(2, "deck.toml", args=[f"{self.folder}/no/deck.toml"], ranks=2)
