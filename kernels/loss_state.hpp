@@ -15,14 +15,13 @@ struct MovingMean {
   float momentum = 0;
 };
 
-// Rows replace the queue's rows from `place` on, and wrap around at the queue's end. `place`
-// moves past them.
-struct QueueWrite {
-  static constexpr Op op = Op::queue_write;
-  View queue;  // f32 [size, width]
+// index[i] = (place + i) mod size: the rows of a queue that the next rows replace. `place` moves
+// past them.
+struct QueuePlaces {
+  static constexpr Op op = Op::queue_places;
+  View index;  // i32 [count], count <= size
   View place;  // f32 [1], a whole number in [0, size)
-  View rows;   // f32 [count, width], count <= size
-  int64_t size = 0, width = 0, count = 0;
+  int64_t size = 0, count = 0;
 };
 
 inline void check(const MovingMean& a) {
@@ -32,16 +31,14 @@ inline void check(const MovingMean& a) {
 }
 inline Cost cost(const MovingMean& a) { return {4 * a.mean.count, 16 * a.mean.count}; }
 
-inline void check(const QueueWrite& a) {
+inline void check(const QueuePlaces& a) {
   need_size(a.op, "size", a.size, 1);
-  need_size(a.op, "width", a.width, 1);
   need_size(a.op, "count", a.count);
   CHECK(a.count <= a.size, "{}: {} rows do not fit a queue of {}", name_of(a.op), a.count, a.size);
   CHECK(a.size <= 1 << 24, "{}: places below {} may not be exact as floats", name_of(a.op), a.size);
-  need_view(a.op, "queue", a.queue, DType::f32, {a.size, a.width});
+  need_view(a.op, "index", a.index, DType::i32, {a.count});
   need_view(a.op, "place", a.place, DType::f32, {1});
-  need_view(a.op, "rows", a.rows, DType::f32, {a.count, a.width});
 }
-inline Cost cost(const QueueWrite& a) { return {0, 2 * a.rows.bytes()}; }
+inline Cost cost(const QueuePlaces& a) { return {0, a.index.bytes()}; }
 
 }  // namespace kernels

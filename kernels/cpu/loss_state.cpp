@@ -2,8 +2,6 @@
 // CPU implementation of the updates of losses' states.
 #include "kernels/loss_state.hpp"
 
-#include <cstring>
-
 #include "kernels/cpu/parallel.hpp"
 
 namespace kernels {
@@ -17,14 +15,10 @@ void run_cpu(const MovingMean& a, Queue& queue) {
   });
 }
 
-void run_cpu(const QueueWrite& a, Queue& queue) {
+void run_cpu(const QueuePlaces& a, Queue&) {
   const int64_t place = int64_t(*a.place.f32());
   CHECK(place >= 0 && place < a.size, "{}: place {} of {}", name_of(a.op), place, a.size);
-  for_ranges(queue, a.count, a.rows.count, 1, [&](int64_t r, int64_t end) {
-    for (; r < end; ++r)
-      std::memcpy(a.queue.f32() + (place + r) % a.size * a.width, a.rows.f32() + r * a.width,
-                  size_t(a.width) * sizeof(float));
-  });
+  for (int64_t i = 0; i < a.count; ++i) a.index.i32()[i] = int32_t((place + i) % a.size);
   *a.place.f32() = float((place + a.count) % a.size);
 }
 

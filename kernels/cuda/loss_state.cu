@@ -18,17 +18,14 @@ struct MeanBody {
   }
 };
 
-struct QueueBody {
-  float* queue;
-  const float *place, *rows;
-  int64_t size, width;
+struct PlacesBody {
+  int32_t* index;
+  const float* place;
+  int64_t size;
   template <int N>
   __device__ void run(int64_t i) const {
 #pragma unroll
-    for (int k = 0; k < N; ++k) {
-      const int64_t row = (int64_t(*place) + (i + k) / width) % size;
-      queue[row * width + (i + k) % width] = rows[i + k];
-    }
+    for (int k = 0; k < N; ++k) index[i + k] = int32_t((int64_t(*place) + i + k) % size);
   }
 };
 
@@ -43,9 +40,9 @@ void run_cuda(const MovingMean& a, Queue& queue) {
   for_each_element<1>(body, a.mean.count, queue, {});
 }
 
-void run_cuda(const QueueWrite& a, Queue& queue) {
-  const QueueBody body{a.queue.f32(), a.place.f32(), a.rows.f32(), a.size, a.width};
-  for_each_element<1>(body, a.rows.count, queue, {});
+void run_cuda(const QueuePlaces& a, Queue& queue) {
+  const PlacesBody body{a.index.i32(), a.place.f32(), a.size};
+  for_each_element<1>(body, a.count, queue, {});
   launch(move_place, dim3(1), dim3(1), 0, queue, a.place.f32(), a.count, a.size);
 }
 

@@ -45,6 +45,12 @@ class ParameterList {
     parameters_.back().kind = shard::ParameterKind::state;
     return parameter;
   }
+  // Adds a state of which a step writes some rows only, and names them (StateStore::touch).
+  int add_state_by_rows(const std::string& path, std::vector<int64_t> shape, shard::Init init) {
+    const int parameter = add_state(path, std::move(shape), init);
+    parameters_.back().by_rows = true;
+    return parameter;
+  }
   // Adds a constant, which is saved and restored like all other parameters.
   int add_frozen(const std::string& path, std::vector<int64_t> shape, shard::Init init) {
     const int parameter = add(path, std::move(shape), init);

@@ -95,6 +95,7 @@ Layout::Layout(std::vector<Parameter> parameters, std::vector<std::string> block
     int found = -1;
     for (int u : units_of_block_.at(size_t(p.block)))
       if (const Unit& unit = units_[size_t(u)]; unit.strategy == s && unit.kind == p.kind &&
+                                                unit.by_rows == p.by_rows &&
                                                 unit.element_state_bytes == p.element_state_bytes)
         found = u;
     if (found < 0) {
@@ -106,6 +107,7 @@ Layout::Layout(std::vector<Parameter> parameters, std::vector<std::string> block
                         p.block,
                         s,
                         p.kind,
+                        p.by_rows,
                         p.element_state_bytes,
                         {},
                         0,

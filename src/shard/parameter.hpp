@@ -57,6 +57,8 @@ struct Parameter {
   // True for a matrix whose rows are brought to unit length after each applied update, if it is
   // trained. Rules that drop its gradient for a time do not change this.
   bool unit_rows = false;
+  // True for a state of which a step writes some rows only (StateStore::touch).
+  bool by_rows = false;
   int64_t element_state_bytes = 0;  // optimizer state per element
   // filled by the layout
   int64_t size = 0;  // elements
@@ -115,6 +117,7 @@ struct Unit {
   int block = 0;
   Strategy strategy;
   ParameterKind kind = ParameterKind::trained;
+  bool by_rows = false;  // its parameters are
   int64_t element_state_bytes = 0;
   std::vector<int> parameters;  // in the order of their offsets
   int64_t length = 0;           // elements, padded to a multiple of `cuts`

@@ -65,7 +65,7 @@ class WeightStore {
   int64_t held_begin(int unit) const;  // first element of `held` within the unit
   // Call it after the optimizer, initialise or a restore has changed the owned parts. Gathers the
   // units that acquire does not gather, and rounds operands again. changed_only: skips frozen
-  // units, which no step changes.
+  // units, which no step changes, and states by rows, which StateStore::commit changes everywhere.
   void publish(bool changed_only = false);
   // Fills every held weight from its initial distribution; a pure function of (seed, path,
   // element).

@@ -93,11 +93,13 @@ WeightStore::~WeightStore() {
   }
 }
 
-// True if a unit is exchanged rounded. That costs 2 bytes an element and 4 more for each shared
-// one, which is less than 4 if fewer than half are shared. A small unit of scales and biases is
-// then exchanged once a step, not whenever its block is acquired.
+// True if a unit is exchanged rounded. A state by rows is not exchanged in a step. Rounding costs 2
+// bytes an element and 4 more for each shared one, which is less than 4 if fewer than half are
+// shared. A small unit of scales and biases is then exchanged once a step, not whenever its block
+// is acquired.
 bool WeightStore::exchanged_rounded(const Unit& unit) const {
-  if (!operands_are_rounded() || fabric_.layout.fsdp() == 1 || !unit.strategy.optimizer_sharded)
+  if (!operands_are_rounded() || fabric_.layout.fsdp() == 1 || !unit.strategy.optimizer_sharded ||
+      unit.by_rows)
     return false;
   int64_t shared = 0;
   for (int p : unit.parameters)
@@ -318,7 +320,8 @@ void WeightStore::publish(bool changed_only) {
   for (size_t u = 0; u < units_.size(); ++u) {
     const UnitState& s = units_[u];
     const Unit& unit = fabric_.layout.units()[u];
-    const bool changes = unit.kind != ParameterKind::frozen;
+    // StateStore::commit changes states by rows wherever they are held.
+    const bool changes = unit.kind != ParameterKind::frozen && !(changed_only && unit.by_rows);
     if (s.gathered) continue;
     if (s.rounded) {
       if (!s.rounded_whole.view(fabric_.operands).none() && (changes || !changed_only))

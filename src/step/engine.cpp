@@ -144,6 +144,7 @@ void Engine::initialise() {
 
 void Engine::publish() {
   stores_.weights->publish();
+  if (stores_.states) stores_.states->values_changed();
   for (optim::SecondWeights* follower : {update_.ema.get(), stores_.teacher.get()}) {
     if (!follower) continue;
     if (update_.followers_start) follower->start();
@@ -197,14 +198,14 @@ void Engine::plan_training(device::Queue& queue, device::Arena& arena, const sha
   for (int64_t set = 0; set < sets; ++set) {
     shard::GradientStore gradients(fabric, geometry_.accumulation, options_.bucket_bytes);
     gradients.begin_step();
+    states.begin_step(weights);
     // The first pass overwrites gradients and the second adds to them, so both are planned.
     run_phases({weights, gradients, states, group, teacher ? &*teacher : nullptr, queue, arena}, 1,
                std::min<int64_t>(geometry_.accumulation, 2), set,
                [](int64_t, bool, const auto& work) { work(); });
   }
-  stores_.states->sums().reserve(states.sums());
-  if (teacher && teacher->states)
-    stores_.teacher->states()->sums().reserve(teacher->states->sums());
+  stores_.states->reserve(states);
+  if (teacher && teacher->states) stores_.teacher->states()->reserve(*teacher->states);
 }
 
 // Plans a forward pass in its type. `ctx` and `fabric` are those of the plan.

@@ -67,6 +67,7 @@ void Workbench::set(const std::string& path, const Floats& values) {
   for (const shard::Segment& s : layout_.segments(unit, weights_.held_begin(unit), held.count))
     if (s.parameter == parameter)
       device::upload(held.slice(s.offset, s.count()), values.data() + s.begin, queue_);
+  states_.values_changed();
 }
 
 void Workbench::begin_step() {

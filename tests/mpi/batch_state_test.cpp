@@ -17,6 +17,7 @@ using tests::expect;
 
 // Sizes of the global batch, which is one micro-batch.
 constexpr int64_t kSlices = 16, kExamples = 48, kWidth = 37;
+constexpr int64_t kRows = 41;  // of the states by rows
 
 // Returns a number of an example, which depends only on its position in the batch.
 double value(int64_t step, int64_t example, int64_t column) {
@@ -79,12 +80,36 @@ std::vector<shard::Parameter> parameters() {
            .shape = {},
            .init = {},
            .block = 1,
-           .kind = shard::ParameterKind::state}};
+           .kind = shard::ParameterKind::state},
+          {.path = "loss/bank",
+           .shape = {kRows, 3},
+           .init = {.kind = Kind::normal, .std = 1},
+           .block = 1,
+           .kind = shard::ParameterKind::state,
+           .by_rows = true},
+          {.path = "loss/memory",
+           .shape = {kRows, 5},
+           .init = {.kind = Kind::normal, .std = 1},
+           .block = 1,
+           .kind = shard::ParameterKind::state,
+           .by_rows = true}};
 }
 
 struct Outcome {
   std::vector<Floats> steps;  // concatenated state tensors after each step
 };
+
+// Writes rows of a state as a step does: two of them twice, and one of these in both calls.
+void write_rows(shard::StateStore& states, int parameter, int64_t width, int64_t step) {
+  for (int32_t call = 0; call < 2; ++call) {
+    std::vector<int32_t> index = {int32_t(step), 17, int32_t(40 - step), 17, int32_t(step)};
+    if (call) index = {30, int32_t(step), 0, 30, 31};
+    states.touch(parameter, {index.data(), DType::i32, int64_t(index.size())});
+    for (size_t i = 0; i < index.size(); ++i)
+      for (int64_t c = 0; c < width; ++c)
+        states.next(parameter).f32()[index[i] * width + c] = float(value(step, call, c));
+  }
+}
 
 // Runs four steps with running means and a queue. The third step is not applied.
 Outcome run(comm::Mesh& mesh, const char* where, const char* optimizer, DType operands) {
@@ -115,6 +140,12 @@ Outcome run(comm::Mesh& mesh, const char* where, const char* optimizer, DType op
     weights.acquire(1, -1);
     std::copy(found.embeddings.begin(), found.embeddings.end(), states.next(3).f32());
     states.next(4).f32()[0] = weights.weight(4).f32()[0] + 1;
+    for (int p : {5, 6}) {
+      expect(std::equal(states.next(p).f32(), states.next(p).f32() + states.next(p).count,
+                        weights.weight(p).f32()),
+             "the next value of a state by rows is the present one");
+      write_rows(states, p, p == 5 ? 3 : 5, step);
+    }
     weights.release(1);
     float decided[3] = {1, 1, step == 3 ? 0.0f : 1.0f};
     states.commit(weights, device::view(decided, 3));
@@ -122,7 +153,7 @@ Outcome run(comm::Mesh& mesh, const char* where, const char* optimizer, DType op
     Floats now;
     for (int block : {0, 1}) {
       weights.acquire(block, -1);
-      for (int p : block == 0 ? std::vector<int>{1} : std::vector<int>{3, 4}) {
+      for (int p : block == 0 ? std::vector<int>{1} : std::vector<int>{5, 6, 3, 4}) {
         const View v = weights.weight(p);
         now.insert(now.end(), v.f32(), v.f32() + v.count);
       }

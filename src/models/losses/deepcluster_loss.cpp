@@ -36,8 +36,8 @@ class DeepclusterLoss : public SeparableLoss {
       : options_(options), width_(width) {
     block_ = list.begin_block("loss");
     for (size_t a = 0; a < options.memory_views.size(); ++a)
-      memories_.push_back(list.add_state(fmt::format("loss/memory{}", a), {options.samples, width},
-                                         ParameterList::zeros()));
+      memories_.push_back(list.add_state_by_rows(fmt::format("loss/memory{}", a),
+                                                 {options.samples, width}, ParameterList::zeros()));
     for (size_t h = 0; h < options.clusters.size(); ++h)
       centroids_.push_back(list.add_state(fmt::format("loss/centroids{}", h),
                                           {options.clusters[h], width}, ParameterList::zeros()));
@@ -90,6 +90,7 @@ class DeepclusterLoss : public SeparableLoss {
                                     .source_rows = ctx.batch * step.views});
         return mine;
       });
+      ctx.states->touch(memories_[a], index);
       ctx.run(kernels::BankUpdate{.bank = ctx.states->next(memories_[a]),
                                   .x = all,
                                   .index = index,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // MoCo (ssl.md 3.4): each query against its own key and a queue of keys of earlier batches.
 #include "kernels/class_xent.hpp"
+#include "kernels/elementwise.hpp"
 #include "kernels/l2_normalize.hpp"
 #include "kernels/loss_state.hpp"
 #include "kernels/memory_bank.hpp"
@@ -17,8 +18,8 @@ class MocoLoss : public SeparableLoss {
   MocoLoss(const MocoLossOptions& options, int64_t width, ParameterList& list)
       : options_(options), width_(width) {
     list.begin_block("loss");
-    queue_ = list.add_state("loss/queue", {options.queue_size, width},
-                            ParameterList::unit_rows(ParameterList::normal(1)));
+    queue_ = list.add_state_by_rows("loss/queue", {options.queue_size, width},
+                                    ParameterList::unit_rows(ParameterList::normal(1)));
     place_ = list.add_state("loss/queue_ptr", {1}, ParameterList::zeros());
   }
 
@@ -70,12 +71,18 @@ class MocoLoss : public SeparableLoss {
       make_keys(ctx, step.parts[m], keys);
       return keys;
     });
-    ctx.run(kernels::QueueWrite{.queue = ctx.states->next(queue_),
-                                .place = ctx.states->next(place_),
-                                .rows = all,
-                                .size = options_.queue_size,
-                                .width = width_,
-                                .count = step.examples});
+    const View places = ctx.arena.temporary(step.examples, DType::i32);
+    ctx.run(kernels::QueuePlaces{.index = places,
+                                 .place = ctx.states->next(place_),
+                                 .size = options_.queue_size,
+                                 .count = step.examples});
+    ctx.states->touch(queue_, places);
+    ctx.run(kernels::ScatterRows{.y = ctx.states->next(queue_),
+                                 .x = all,
+                                 .index = places,
+                                 .rows = step.examples,
+                                 .width = width_,
+                                 .target_rows = options_.queue_size});
   }
 
  private:

@@ -19,7 +19,7 @@ class NceLoss : public EmbeddingLoss {
   NceLoss(const NceLossOptions& options, int64_t width, ParameterList& list)
       : options_(options), width_(width) {
     list.begin_block("loss");
-    memory_ = list.add_state(
+    memory_ = list.add_state_by_rows(
         "loss/memory", {std::max<int64_t>(options.samples, 2), width},  // 0: not known yet
         ParameterList::unit_rows(ParameterList::uniform(1 / std::sqrt(double(width) / 3))));
     constant_ =
@@ -44,6 +44,7 @@ class NceLoss : public EmbeddingLoss {
       for (size_t m = 0; m < step.parts.size(); ++m) backward(ctx, step, o, m, out);
       if (options_.update_output >= 0 && options_.update_output != int64_t(o)) continue;
       const View all = batch.gather(width_, DType::f32, [&](size_t m) { return out.unit[m]; });
+      ctx.states->touch(memory_, index);
       ctx.run(kernels::BankUpdate{.bank = ctx.states->next(memory_),
                                   .x = all,
                                   .index = index,

@@ -7,6 +7,7 @@
 #include "kernels/activation.hpp"
 #include "kernels/barlow_terms.hpp"
 #include "kernels/contrastive.hpp"
+#include "kernels/keep_rows.hpp"
 #include "kernels/l2_normalize.hpp"
 #include "kernels/loss_state.hpp"
 #include "kernels/memory_bank.hpp"
@@ -42,7 +43,10 @@ inline Views views(kernels::ViewXent& a) {
   return {&a.loss, &a.gradient, &a.scores, &a.targets, &a.loss_scale};
 }
 inline Views views(kernels::MovingMean& a) { return {&a.mean, &a.totals}; }
-inline Views views(kernels::QueueWrite& a) { return {&a.queue, &a.place, &a.rows}; }
+inline Views views(kernels::KeepRows& a) {
+  return {&a.kept, &a.state, &a.before, &a.index, &a.decided};
+}
+inline Views views(kernels::QueuePlaces& a) { return {&a.index, &a.place}; }
 inline Views views(kernels::BankScores& a) { return {&a.scores, &a.x, &a.bank, &a.index}; }
 inline Views views(kernels::BankGradient& a) { return {&a.dx, &a.d, &a.bank, &a.index}; }
 inline Views views(kernels::BankUpdate& a) { return {&a.bank, &a.x, &a.index}; }

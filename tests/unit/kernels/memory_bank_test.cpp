@@ -2,12 +2,14 @@
 // Tests the states of losses: the queue, the moving mean, the memory bank and its loss.
 #include "kernels/memory_bank.hpp"
 
+#include "kernels/keep_rows.hpp"
 #include "kernels/loss_state.hpp"
 #include "kernels/nce_terms.hpp"
 #include "loss_rig.hpp"
 
 COVERS(moving_mean);
-COVERS(queue_write);
+COVERS(queue_places);
+COVERS(keep_rows);
 COVERS(bank_scores);
 COVERS(bank_gradient);
 COVERS(bank_update);
@@ -30,15 +32,60 @@ TEST(LossState, MovingMean) {
 
 TEST(LossState, QueueWrapsAround) {
   TestQueue queue;
-  Tensor rows(std::vector<float>{1, 2, 3, 4, 5, 6}), all(std::vector<float>(10, 0.0f)),
-      place(std::vector<float>{3});
-  run(QueueWrite{.queue = all, .place = place, .rows = rows, .size = 5, .width = 2, .count = 3},
-      queue);
-  EXPECT_EQ(all.values(), (std::vector<float>{5, 6, 0, 0, 0, 0, 1, 2, 3, 4}));
+  Tensor place(std::vector<float>{3});
+  std::vector<int32_t> index(3);
+  const View places = device::view(index.data(), 3);
+  run(QueuePlaces{.index = places, .place = place, .size = 5, .count = 3}, queue);
+  EXPECT_EQ(index, (std::vector<int32_t>{3, 4, 0}));
   EXPECT_EQ(place[0], 1);
-  EXPECT_ERROR(check(QueueWrite{
-                   .queue = all, .place = place, .rows = rows, .size = 2, .width = 2, .count = 3}),
-               "queue_write", "3 rows do not fit a queue of 2");
+  EXPECT_ERROR(check(QueuePlaces{.index = places, .place = place, .size = 2, .count = 3}),
+               "queue_places", "3 rows do not fit a queue of 2");
+}
+
+// A rank keeps elements 3 to 7 of 5 rows of 2; rows 1 and 3 were written, row 3 by two examples.
+TEST(LossState, AppliedRowsAreKept) {
+  TestQueue queue(2);
+  Tensor kept(std::vector<float>{3, 4, 5, 6, 7}), before(std::vector<float>{6, 7, 2, 3, 6, 7}),
+      state(std::vector<float>{0, 1, -2, -3, 4, 5, -6, -7, 8, 9}),
+      decided(std::vector<float>{1, 1, 1});
+  std::vector<int32_t> index{3, 1, 3};
+  const KeepRows op{.kept = kept,
+                    .state = state,
+                    .before = before,
+                    .index = device::view(index.data(), 3),
+                    .decided = decided,
+                    .rows = 3,
+                    .width = 2,
+                    .state_rows = 5,
+                    .first = 3};
+  run(op, queue);
+  EXPECT_EQ(kept.values(), (std::vector<float>{-3, 4, 5, -6, -7}));
+  EXPECT_EQ(state.values(), (std::vector<float>{0, 1, -2, -3, 4, 5, -6, -7, 8, 9}));
+  KeepRows outside = op;
+  outside.first = 6;
+  EXPECT_ERROR(check(outside), "keep_rows", "keeps elements 6 to 11 of 10");
+}
+
+TEST(LossState, RowsOfAStepThatIsNotAppliedComeBack) {
+  TestQueue queue(2);
+  Tensor kept(std::vector<float>{3, 4}), before(std::vector<float>{6, 7, 2, 3, 6, 7}),
+      state(std::vector<float>{0, 1, -2, -3, 4, 5, -6, -7, 8, 9}),
+      decided(std::vector<float>{1, 1, 0});
+  std::vector<int32_t> index{3, 1, 3};
+  for (const View& part : {kept.view(), View{}}) {
+    run(KeepRows{.kept = part,
+                 .state = state,
+                 .before = before,
+                 .index = device::view(index.data(), 3),
+                 .decided = decided,
+                 .rows = 3,
+                 .width = 2,
+                 .state_rows = 5,
+                 .first = 3},
+        queue);
+    EXPECT_EQ(state.values(), (std::vector<float>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}));
+    EXPECT_EQ(kept.values(), (std::vector<float>{3, 4}));
+  }
 }
 
 // Rows of 3 examples against 4 rows of a bank of 9; indices have a stride of 6, scores of 5.
