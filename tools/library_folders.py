@@ -6,18 +6,20 @@ import os
 from dataclasses import dataclass
 from typing import Callable
 
+import fast_tokenizer
 import image_preparation
 import run_dir
 from big_vision_names import BigVision
 from console import Failure
 from onnx_trunks import Onnx
+from open_clip_names import OpenClip
 from torchvision_names import Torchvision
 from vit_names import Transformers, timm, transformers
 
 RESAMPLE = {"nearest": 0, "bilinear": 2, "bicubic": 3}  # Pillow's numbers
 
 
-def timm_settings(vit, images):
+def timm_settings(vit, images, _):
     """Returns {file: what timm.create_model("local-dir:FOLDER", pretrained=True) reads}."""
     f = vit.facts
     if f["epsilon"] != vit.EPSILON:
@@ -44,7 +46,7 @@ def preprocessor(images):
             "crop_size": sides, **shared}
 
 
-def transformers_settings(vit, images):
+def transformers_settings(vit, images, _):
     """Returns {file: what from_pretrained(FOLDER) reads}."""
     config = {"model_type": vit.TYPE, "architectures": [vit.architecture()], "num_channels": 3, "qkv_bias": True, "torch_dtype": "float32",
               **{key: value for key, value in vit.settings().items() if key != "num_labels"}}
@@ -53,7 +55,7 @@ def transformers_settings(vit, images):
     return {"config.json": config, "preprocessor_config.json": preprocessor(images)}
 
 
-def torchvision_settings(trunk, images):
+def torchvision_settings(trunk, images, _):
     """Returns {model.py: the calls that make the model and the preparation of images}."""
     squash = images["shorter"] is None
     method = f"torchvision.transforms.InterpolationMode.{images['interpolation'].upper()}"
@@ -72,19 +74,37 @@ def torchvision_settings(trunk, images):
     return {"model.py": "\n".join(lines)}
 
 
-def onnx_settings(_, images):
+def onnx_settings(_, images, __):
     return {"preprocessor_config.json": preprocessor(images)}
 
 
-def big_vision_settings(model, images):
+def big_vision_settings(model, images, _):
     return {"config.py": model.config("decode|" + images["ops"])}
+
+
+def open_clip_settings(pair, images, options):
+    """Returns {file: what open_clip.create_model("local-dir:FOLDER") and get_tokenizer read}."""
+    if images["interpolation"] == "nearest" or images["shorter"] not in (None, images["size"]):
+        raise Failure(f"open_clip brings images, or their shorter side, to the size by a bilinear or bicubic resize; this deck has "
+                      f"{images['text']}, shorter side {images['shorter']}, {images['interpolation']}: give {image_preparation.EXAMPLE}")
+    files = fast_tokenizer.files(pair.weights.deck(), options.tokenizer)
+    tower = "" if pair.own else pair.tower.name
+    if pair.folder():
+        # A relative path would be that of the reader's working directory.
+        tower = f"local-dir:{os.path.abspath(options.out)}/image_tower"
+        files["image_tower/config.json"] = timm_settings(pair.folder(), images, options)["config.json"]
+    config = pair.config(tower)
+    config["text_cfg"] |= {"hf_tokenizer_name": os.path.basename(os.path.abspath(options.out)), "tokenizer_kwargs": {"clean": "whitespace"}}
+    squash = "squash" if images["shorter"] is None else "shortest"
+    return {"open_clip_config.json": {"model_cfg": config, "preprocess_cfg": {
+        "mean": images["mean"], "std": images["std"], "interpolation": images["interpolation"], "resize_mode": squash}}, **files}
 
 
 @dataclass
 class Library:
     view: Callable      # makes of weights those under the library's names
     weights: str        # file of the weights
-    settings: Callable  # (view, images) -> {file: a text, or what is written as JSON}
+    settings: Callable  # (view, images, options of the command) -> {file: a text, or what is written as JSON}
     opened: str         # lines of Python that open {folder}
 
 
@@ -103,6 +123,9 @@ LIBRARIES = {
     "big_vision": Library(BigVision, "weights.npz", big_vision_settings,
                           "import sys\nsys.path.insert(0, '{folder}')\nimport config, {module}\nfrom big_vision import utils\n"
                           "model = {module}.Model(**config.get_config().model)\nparams = utils.load_params('{folder}/weights.npz')"),
+    "open_clip": Library(OpenClip, "open_clip_model.safetensors", open_clip_settings,
+                         "import open_clip\nmodel, _, images = open_clip.create_model_and_transforms('local-dir:{folder}')\n"
+                         "model, tokenizer = model.eval(), open_clip.get_tokenizer('local-dir:{folder}')"),
 }
 
 
@@ -138,23 +161,40 @@ def data_of(deck):
             for name, table in tables.items() if table]
 
 
+def task_of(view):
+    if isinstance(view, OpenClip):
+        return "zero-shot-image-classification"
+    return "image-classification" if view.classes else "image-feature-extraction"
+
+
+def view_notes(view):
+    """Returns lines of the card about texts, and about what ties the folder to its place."""
+    if not isinstance(view, OpenClip):
+        return []
+    place = ["", "`open_clip_config.json` names the folder `image_tower` by its whole path (`timm_model_name`): change it there if the "
+             "folder moves."] if view.folder() else []
+    return ["## Texts", "", "The tokenizer gives the ids of the trainer, and needs transformers. Before it, open_clip repairs texts with "
+            "ftfy and replaces escapes of HTML, which the trainer does not.", *place, ""]
+
+
 def card(view, run, deck, images, folder, license_name):
     """Returns README.md of the folder: what the model is, how it was made, what it reaches, and what the files hash to."""
     lines = ["---", f"library_name: {view.program}", f"license: {license_name}",
-             f"pipeline_tag: {'image-classification' if view.classes else 'image-feature-extraction'}", "---", "",
-             f"# {deck.get('run', {}).get('name') or 'model'}", "",
-             f"{view.description}, " + (f"with {view.classes} classes." if view.classes else "without a head."), "",
+             f"pipeline_tag: {task_of(view)}", "---", "", f"# {deck.get('run', {}).get('name') or 'model'}", "",
+             view.description + (f", with {view.classes} classes." if view.classes else "." if isinstance(view, OpenClip) else
+                                 ", without a head."), "",
              "```python", opened(view, "FOLDER"), "```", "", "## Images", "",
              f"Prepared by `{images['text']}`: {images['size']} x {images['size']} pixels, mean {images['mean']}, deviation "
              f"{images['std']} of values in 0 to 1. The trainer's own resize has no antialiasing unless its deck asks for it; libraries "
-             "that use Pillow always have it.", "",
+             "that use Pillow always have it.", "", *view_notes(view),
              "## Training", "", f"Step {view.step:,}, weights `{view.name}`, model kind `{deck.get('model', {}).get('kind', '')}`. "
              "`deck.toml` is the whole deck, with all defaults.", "", *data_of(deck)]
     if results := results_of(run, view.step) if run else []:
         lines += ["", "## Results", "", "| number | step | value |", "| --- | --- | --- |"]
         lines += [f"| {name} | {at:,} | {value:.6g} |" for name, at, value in results]
     lines += ["", "## Files", "", "| file | SHA-256 |", "| --- | --- |"]
-    lines += [f"| `{name}` | `{digest(os.path.join(folder, name))}` |" for name in sorted(os.listdir(folder))]
+    names = [os.path.relpath(os.path.join(place, name), folder) for place, _, names in os.walk(folder) for name in names]
+    lines += [f"| `{name}` | `{digest(os.path.join(folder, name))}` |" for name in sorted(names)]
     return "\n".join(lines) + "\n"
 
 
@@ -169,10 +209,11 @@ def write(weights, folder, options, writers):
     library = LIBRARIES[options.program]
     view, deck = library.view(weights), weights.deck()
     images = image_preparation.preparation(deck, view.size, options.preprocess)
-    files = library.settings(view, images)
+    files = library.settings(view, images, options)
     os.mkdir(folder)
     writers[os.path.splitext(library.weights)[1]](view, os.path.join(folder, library.weights))
     for name, content in files.items():
+        os.makedirs(os.path.dirname(os.path.join(folder, name)), exist_ok=True)
         with open(os.path.join(folder, name), "x", encoding="utf-8") as file:
             file.write(content if isinstance(content, str) else json.dumps(content, indent=2) + "\n")
     with open(os.path.join(folder, "deck.toml"), "xb") as file:

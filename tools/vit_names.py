@@ -12,6 +12,7 @@ MLP = BLOCK + "MlpBlock_0/"
 QKV = ("query", "key", "value")
 PARTS = (("weight", "kernel"), ("bias", "bias"))
 POOL = "encoder/MAPHead_0/"
+POSITIONS, PATCH_BIAS, PRE_NORM = "encoder/pos_embedding", "encoder/embedding/bias", "encoder/pre_norm/"
 
 
 def block_names(prefix, norms, dense):
@@ -45,12 +46,13 @@ def facts_of_vit(weights):
     patch, _, _, width = weights.shape("encoder/embedding/kernel")
     options, model = options_of_vit(weights)
     given = model.get("image_size")
-    table = weights.shape("encoder/pos_embedding")[1] if "encoder/pos_embedding" in weights.places else 0
+    table = weights.shape(POSITIONS)[1] if POSITIONS in weights.places else 0
     return {"patch": patch, "width": width, "depth": len(block_numbers(weights)),
             "heads": weights.shape(HEADED.format(0) + "query/kernel")[1],
             "mlp": weights.shape(BLOCK.format(0) + "MlpBlock_0/Dense_0/kernel")[1],
             "size": round(table**0.5) * patch or (given[0] if isinstance(given, list) else given),
             "gated": MLP.format(0) + "gate/kernel" in weights.places, "rotary": is_rotary(weights),
+            "normed": PRE_NORM + "scale" in weights.places,
             "token": "encoder/cls" in weights.places, "pooled": POOL + "probe" in weights.places,
             "scaled": BLOCK.format(0) + "LayerScale_0/scale" in weights.places,
             "registers": weights.shape("encoder/registers")[1] if "encoder/registers" in weights.places else 0,
@@ -61,6 +63,16 @@ def facts_of_vit(weights):
 def describe(facts):
     return (f"A ViT of depth {facts['depth']}, width {facts['width']}, {facts['heads']} heads, patches of {facts['patch']} pixels, for "
             f"images of {facts['size']} x {facts['size']}")
+
+
+def turned_layer(path, values):
+    """Returns a tensor of a block, or a product, as PyTorch has it: matrices [out, in]."""
+    if "/MultiHeadDotProductAttention_0/" in path:
+        if path.endswith("/bias"):
+            return values.reshape(-1)
+        joined = values.shape[0] * values.shape[1] if "/out/" in path else values.shape[0]
+        return values.reshape(joined, -1).T
+    return values.T if values.ndim == 2 else values
 
 
 class Vit:
@@ -80,10 +92,15 @@ class Vit:
         self.weights, self.path, self.step, self.name, self.places = weights, weights.path, weights.step, weights.name, {}
         if "encoder/embedding/kernel" not in weights.places:
             raise Failure(f"{weights.path} holds no ViT (encoder/embedding/kernel): leave out --names {self.program}")
-        if not self.ROTARY and "encoder/pos_embedding" not in weights.places:
+        if not self.ROTARY and POSITIONS not in weights.places:
             raise Failure(f"{weights.path} has the fixed positions of posemb = \"sincos2d\", which {self.model} lacks")
+        self.folds = self.lacks_patch_bias()
+        if self.folds and weights.type_of(POSITIONS) != "f32":
+            raise Failure(f"{weights.path}: {self.model} has no bias of patches, and {POSITIONS} is no f32 that could take it up")
         blocks, gated = block_numbers(weights), MLP.format(0) + "gate/kernel" in weights.places
         for name, paths in (self.NAMES | self.GATED if gated else self.NAMES).items():
+            if self.folds and paths == [PATCH_BIAS]:
+                continue
             for block in blocks if "{}" in name else [0]:
                 own = [path.format(block) for path in paths]
                 if own and all(path in weights.places for path in own):
@@ -91,7 +108,7 @@ class Vit:
         used = {path for own in self.places.values() for path in own}
         self.left_out = [path for path in weights.places if path not in used]
         for path in self.left_out:
-            if path.startswith("encoder/") and not self.is_zero(path):
+            if path.startswith("encoder/") and not self.is_zero(path) and not (self.folds and path == PATCH_BIAS):
                 raise Failure(f"{weights.path}: {path} has no place in {self.model}{self.way(path)}")
         self.left_out = [path for path in self.left_out if not path.startswith("encoder/")]
         self.facts = facts_of_vit(weights)
@@ -112,6 +129,11 @@ class Vit:
     @property
     def description(self):
         return describe(self.facts)
+
+    def lacks_patch_bias(self):
+        """Returns True if the library's ViT has no bias of patches: the positions take it up."""
+        return False
+
     def is_zero(self, path):
         """Returns True for a tensor that the library lacks, and whose values change nothing."""
         return False
@@ -119,7 +141,6 @@ class Vit:
     def way(self, path):
         """Returns what to do about a tensor without a place, for a message."""
         return ""
-
 
     def type_of(self, name):
         return self.weights.type_of(self.places[name][0]) if self.places[name] else "f32"
@@ -131,15 +152,11 @@ class Vit:
         """Returns ours as PyTorch has it: matrices [out, in], convolutions [out, channels, height, width]."""
         if path == "encoder/embedding/kernel":
             return values.transpose(3, 2, 0, 1)
-        if path == "encoder/pos_embedding":
+        if path == POSITIONS:
+            values = values + self.weights.values(PATCH_BIAS) if self.folds else values
             first = np.zeros((1, 1, values.shape[2]), values.dtype)
             return np.concatenate([first, values], 1) if self.has_place_of_token() else values
-        if "/MultiHeadDotProductAttention_0/" in path:
-            if path.endswith("/bias"):
-                return values.reshape(-1)
-            joined = values.shape[0] * values.shape[1] if "/out/" in path else values.shape[0]
-            return values.reshape(joined, -1).T
-        return values.T if values.ndim == 2 else values
+        return turned_layer(path, values)
 
     def zeros(self, name):
         return np.zeros([self.facts["width"] if side is None else side for side in self.ZEROS[name]], np.float32)
@@ -169,10 +186,12 @@ class Timm(Vit):
     program = "timm"
     NAMES = {
         "patch_embed.proj.weight": ["encoder/embedding/kernel"],
-        "patch_embed.proj.bias": ["encoder/embedding/bias"],
+        "patch_embed.proj.bias": [PATCH_BIAS],
         "cls_token": ["encoder/cls"],
         "reg_token": ["encoder/registers"],
-        "pos_embed": ["encoder/pos_embedding"],
+        "pos_embed": [POSITIONS],
+        "norm_pre.weight": [PRE_NORM + "scale"],
+        "norm_pre.bias": [PRE_NORM + "bias"],
         **block_names("blocks.{}.", ("norm1", "norm2"), ("attn.proj", "mlp.fc1", "mlp.fc2")),
         "blocks.{}.attn.qkv.weight": [HEADED + part + "/kernel" for part in QKV],
         "blocks.{}.attn.qkv.bias": [HEADED + part + "/bias" for part in QKV],
@@ -194,9 +213,19 @@ class Timm(Vit):
     GATED = {f"blocks.{{}}.mlp.fc1.{kind}": [f"{MLP}{part}/{own}" for part in ("gate", "Dense_0")] for kind, own in PARTS}
     EPSILON = 1e-6  # of the norms of the model that folders begin with
 
+    def __init__(self, weights):
+        super().__init__(weights)
+        if self.began_as() == "vit_base_patch16_clip_224":
+            self.EPSILON = 1e-5
+
+    def lacks_patch_bias(self):
+        return PRE_NORM + "scale" in self.weights.places
+
     def began_as(self):
-        """Returns the model of timm whose arguments a folder changes. No file can name the MLP of another."""
-        return "vit_giant_patch14_dinov2" if self.facts["gated"] else "vit_base_patch16_224"
+        """Returns the model of timm whose arguments a folder changes. No file can name the MLP of another, nor another epsilon."""
+        if self.facts["gated"]:
+            return "vit_giant_patch14_dinov2"
+        return "vit_base_patch16_clip_224" if self.folds else "vit_base_patch16_224"
 
     def arguments(self):
         """Returns what differs from the arguments of timm's VisionTransformer and of `began_as`, but for an epsilon of norms."""
@@ -209,6 +238,7 @@ class Timm(Vit):
             given |= {"reg_tokens": f["registers"], "no_embed_class": True}
         if f["scaled"] or f["gated"]:
             given |= {"init_values": 1e-5 if f["scaled"] else None}
+        given |= {"pre_norm": True} if self.folds else {}
         return given | ({"act_layer": GELUS[f["gelu"]]} if f["gelu"] != "erf" and not f["gated"] else {})
 
     def hint(self):
@@ -225,7 +255,7 @@ class TimmDinov3(Timm):
 
     model = "timm's DINOv3"
     NAMES = {name: paths for name, paths in Timm.NAMES.items()
-             if not name.startswith(("attn_pool", "pos_embed", "blocks.{}.attn.qkv.bias", "blocks.{}.ls"))} | {
+             if not name.startswith(("attn_pool", "norm_pre", "pos_embed", "blocks.{}.attn.qkv.bias", "blocks.{}.ls"))} | {
         "blocks.{}.attn.q_bias": [HEADED + "query/bias"],
         "blocks.{}.attn.v_bias": [HEADED + "value/bias"],
         "blocks.{}.gamma_1": [BLOCK + "LayerScale_0/scale"],
@@ -273,9 +303,9 @@ class Transformers(Vit):
     program = "transformers"
     NAMES = {
         "vit.embeddings.patch_embeddings.projection.weight": ["encoder/embedding/kernel"],
-        "vit.embeddings.patch_embeddings.projection.bias": ["encoder/embedding/bias"],
+        "vit.embeddings.patch_embeddings.projection.bias": [PATCH_BIAS],
         "vit.embeddings.cls_token": ["encoder/cls"],
-        "vit.embeddings.position_embeddings": ["encoder/pos_embedding"],
+        "vit.embeddings.position_embeddings": [POSITIONS],
         **block_names("vit.encoder.layer.{}.", ("layernorm_before", "layernorm_after"),
                       ("attention.output.dense", "intermediate.dense", "output.dense")),
         **{f"vit.encoder.layer.{{}}.attention.attention.{part}.{kind}": [HEADED + f"{part}/{own}"]
@@ -364,7 +394,7 @@ class TransformersDinov3(Transformers):
     KIND, TYPE, model, ROTARY = "DINOv3ViT", "dinov3_vit", "transformers' DINOv3", True
     NAMES = {
         "embeddings.patch_embeddings.weight": ["encoder/embedding/kernel"],
-        "embeddings.patch_embeddings.bias": ["encoder/embedding/bias"],
+        "embeddings.patch_embeddings.bias": [PATCH_BIAS],
         "embeddings.cls_token": ["encoder/cls"],
         "embeddings.register_tokens": ["encoder/registers"],
         **block_names("layer.{}.", ("norm1", "norm2"), ("attention.o_proj", "mlp.up_proj", "mlp.down_proj")),

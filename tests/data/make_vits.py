@@ -3,7 +3,7 @@
 """Makes small ViTs with timm, transformers, torchvision and open_clip, and records their features:   tests/data/make_vits.py FOLDER
 
 The recorded files were made with PyTorch 1.13, timm 1.0.31, transformers 4.48.0, torchvision 0.14.1 and open_clip 3.3.0.
-The code of DINOv3 is that of transformers 4.56.2, whose folder models/dinov3_vit may be given as a second argument.
+The code of DINOv3 is that of transformers 4.56.2, whose folder models may be given as a second argument.
 """
 import functools
 import importlib.util
@@ -57,18 +57,20 @@ def transformers_vit(name, seed, vit, pooled=lambda out: out.last_hidden_state[:
     return vit
 
 
-def dinov3_code():
-    """Returns transformers' modules of DINOv3's configuration and model. Old releases lack them, and a few helpers that they import."""
+def newer_code(name, what):
+    """Returns transformers' modules of the configuration and the model. Old releases lack them, and a few helpers that they import."""
     if len(sys.argv) < 3:
-        return transformers.models.dinov3_vit.configuration_dinov3_vit, transformers.models.dinov3_vit.modeling_dinov3_vit
+        return [importlib.import_module(f"transformers.models.{name}.{part}_{what}") for part in ("configuration", "modeling")]
     layers = sys.modules["transformers.modeling_layers"] = types.ModuleType("transformers.modeling_layers")
     layers.GradientCheckpointingLayer = torch.nn.Module
     transformers.utils.TransformersKwargs = dict
     transformers.pytorch_utils.compile_compatible_method_lru_cache = functools.lru_cache
-    transformers.utils.auto_docstring = transformers.utils.generic.check_model_inputs = lambda code: code
+    as_it_is = lambda code=None, **_: code or (lambda of: of)
+    transformers.utils.auto_docstring = transformers.utils.can_return_tuple = transformers.utils.generic.check_model_inputs = as_it_is
     modules = []
-    for name in ("configuration_dinov3_vit", "modeling_dinov3_vit"):
-        spec = importlib.util.spec_from_file_location(f"transformers.models.dinov3_vit.{name}", os.path.join(sys.argv[2], name + ".py"))
+    for part in ("configuration", "modeling"):
+        spec = importlib.util.spec_from_file_location(f"transformers.models.{name}.{part}_{what}",
+                                                      os.path.join(sys.argv[2], name, f"{part}_{what}.py"))
         modules.append(importlib.util.module_from_spec(spec))
         sys.modules[spec.name] = modules[-1]
         spec.loader.exec_module(modules[-1])
@@ -76,8 +78,8 @@ def dinov3_code():
 
 
 def timm_model(name, seed, architecture, **options):
-    vit = shaken(timm.create_model(architecture, img_size=32, patch_size=8, embed_dim=16, depth=2, num_heads=2, num_classes=0,
-                                   global_pool="token", **options), seed)
+    vit = shaken(timm.create_model(architecture, **{"img_size": 32, "patch_size": 8, "embed_dim": 16, "depth": 2, "num_heads": 2,
+                                                    "num_classes": 0, "global_pool": "token", **options}), seed)
     found[name + "/encoded"] = vit.forward_features(x)
     found[name + "/pre_logits"] = vit.forward_head(vit.forward_features(x), pre_logits=True)
     save(vit, name)
@@ -129,9 +131,29 @@ with torch.no_grad():
         transformers.Dinov2Config(use_swiglu_ffn=True, **form))), "transformers_dinov2_giant")
     timm_model("timm_dinov3", 15, "vit_small_patch16_dinov3_qkvb")
     timm_model("timm_dinov3_plus", 16, "vit_small_plus_patch16_dinov3")
-    settings, code = dinov3_code()
+    settings, code = newer_code("dinov3_vit", "dinov3_vit")
     save(transformers_vit("transformers_dinov3", 17, code.DINOv3ViTModel(settings.DINOv3ViTConfig(
         use_gated_mlp=True, hidden_act="silu", num_register_tokens=2, **FORM))), "transformers_dinov3")
+
+    # Positions without one of the class token; no class token and the mean of the patches; that without biases of attention.
+    timm_model("timm_deit3", 18, "deit3_small_patch16_224")
+    timm_model("timm_siglip_gap", 19, "vit_base_patch16_siglip_gap_224", global_pool="avg")
+    timm_model("timm_medium_gap", 20, "vit_medium_patch16_gap_240", global_pool="avg")
+    mae = shaken(transformers.ViTMAEForPreTraining(transformers.ViTMAEConfig(
+        mask_ratio=0.0, decoder_num_attention_heads=1, decoder_hidden_size=4, decoder_num_hidden_layers=1, decoder_intermediate_size=4,
+        **FORM)), 21)
+    found["transformers_mae/encoded"] = mae.vit(x, noise=torch.arange(16.0).expand(4, -1)).last_hidden_state
+    found["transformers_mae/pre_logits"] = found["transformers_mae/encoded"][:, 0]
+    save(mae, "transformers_mae")
+    save(transformers_vit("transformers_msn", 22, transformers.ViTMSNModel(transformers.ViTMSNConfig(**FORM))), "transformers_msn")
+    save(transformers_vit("transformers_ijepa", 23, transformers.IJepaModel(transformers.IJepaConfig(**FORM), add_pooling_layer=False),
+                          lambda out: out.last_hidden_state.mean(1)), "transformers_ijepa")
+    clip = shaken(open_clip.CLIP(3, open_clip.CLIPVisionCfg(layers=2, width=16, head_width=8, patch_size=8, image_size=32),
+                                 open_clip.CLIPTextCfg(context_length=3, vocab_size=5, width=4, heads=1, layers=1), quick_gelu=True), 24)
+    clip.visual.output_tokens, clip.visual.proj = True, None
+    found["open_clip_quick/pre_logits"], patches = clip.visual(x)
+    found["open_clip_quick/encoded"] = torch.cat([found["open_clip_quick/pre_logits"][:, None], patches], 1)
+    save(clip, "open_clip_quick")
 
 np.savez_compressed(folder + "/features.npz", **{name: np.asarray(value) if name == "images" else np.asarray(value[:2])
                                                  for name, value in found.items()})

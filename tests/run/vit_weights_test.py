@@ -40,7 +40,12 @@ FILES = {
     "timm_dinov2_giant.safetensors": {**DINOV2, "swiglu": "true", "mlp": 40},
     "transformers_dinov2_giant.safetensors": {**DINOV2, "swiglu": "true", "mlp": 48},
     "timm_dinov3.safetensors": {**DINOV3, "registers": 4}, "timm_dinov3_plus.safetensors": {**DINOV3, "registers": 4, "swiglu": "true"},
-    "transformers_dinov3.safetensors": {**DINOV3, "registers": 2, "swiglu": "true"}}
+    "transformers_dinov3.safetensors": {**DINOV3, "registers": 2, "swiglu": "true"},
+    "timm_deit3.safetensors": {"layer_scale": 1e-6}, "timm_siglip_gap.safetensors": {"pool": "gap"},
+    "timm_medium_gap.safetensors": {"pool": "gap", "layer_scale": 1e-6},
+    "transformers_mae.safetensors": {"norm_epsilon": 1e-12}, "transformers_msn.safetensors": {},
+    "transformers_ijepa.safetensors": {"pool": "gap", "norm_epsilon": 1e-12},
+    "open_clip_quick.safetensors": {**CLIP, "gelu": "quick"}}
 
 
 def pairs_of(keys):
@@ -162,6 +167,13 @@ class VitTest(harness.RunTest):
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)
         return done.stdout + done.stderr
 
+    def opened(self, library, code, folder):
+        out = self.path(library + ".npz")
+        done = subprocess.run([PYTHON, "-c", code, folder, VITS + "features.npz", out], capture_output=True, text=True, check=False,
+                              timeout=harness.GUARD)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return np.load(out), done.stderr
+
 
 class VitWeights(VitTest):
     def test_features_of_libraries(self):
@@ -206,7 +218,8 @@ class VitWeights(VitTest):
             os.makedirs(folder)
             shutil.copy(VITS + name, folder)
             with open(folder + "/config.json", "w", encoding="utf-8") as f:
-                json.dump({"num_attention_heads": 2, "image_size": 32, "hidden_act": told[keys.get("gelu", "erf")]}, f)
+                json.dump({"num_attention_heads": 2, "image_size": 32, "hidden_act": told[keys.get("gelu", "erf")],
+                           "layer_norm_eps": keys.get("norm_epsilon", 1e-6)}, f)
             deck = self.weights(f"{folder}/{name}", "trunk    a ViT of depth 2, width 16, mlp", "beside   config.json")
             want = {"kind": "vit", "patch": 8, "depth": 2, "width": 16, "mlp": 64, "heads": 2, "pool": "tok", "gelu": "erf",
                     "norm_epsilon": 1e-6, **keys}
@@ -299,7 +312,7 @@ class VitWeights(VitTest):
         self.features(VITS + "timm_siglip.safetensors", "model.trunk.pool=gap", "model.trunk.gelu=quick",
                       'init.dont_load=["encoder/MAPHead_0/.*", "head/.*"]',
                       mentions=["which computes GELU by tanh", 'gelu = "tanh" or "erf"'])
-        for name, kind in (("fc_norm.weight", "f4"), ("attn_pool.probe", "f4"), ("blocks.0.steps", "i8")):
+        for name, kind in (("fc_norm.weight", "f4"), ("attn_pool.probe", "f4"), ("blocks.0.steps", "i8"), ("dist_token", "f4")):
             save_safetensors({**tensors, name: np.zeros((1, 4, 16), kind)}, self.path("more.safetensors"))
             refused(5, self.path("more.safetensors"), f"only in the file: encoder/{name}")
         for shape in ((1, 2, 1), (1, 0, 16), (17, 8), (1, 17, 8)):  # nothing beyond such a table is read
@@ -321,25 +334,6 @@ class VitWeights(VitTest):
                       mentions=["with the names of timm, which computes GELU exactly", 'gelu = "erf"'])
         self.assertGreater(np.abs(self.features(VITS + "timm.safetensors", "model.trunk.gelu=tanh")["encoded"][:2] -
                                   RECORDED["timm/encoded"]).max(), 1e-4)
-
-    def test_exports_of_other_forms(self):
-        """What was read from timm is written as it was, but for the positions of a class token."""
-        for name in ("timm_dinov2", "timm_dinov2_reg", "timm_siglip"):
-            tensors = read_safetensors(f"{VITS}{name}.safetensors")
-            pairs = pairs_of(FILES[name + ".safetensors"])
-            self.expect(0, args=[self.deck(), "--dir", self.path(name), *harness.sets(
-                f"init.from={VITS}{name}.safetensors", *pairs, "init.dont_load=[\"head/.*\"]")])
-            out = self.path(name + ".safetensors")
-            said = self.export(self.path(name), out, "--names", "timm")
-            self.assertIn("global_pool='map'" if name == "timm_siglip" else "init_values=1e-05", said)
-            back = read_safetensors(out)
-            self.assertEqual(sorted(set(back) - {"head.weight", "head.bias"}), sorted(tensors))
-            for key, value in tensors.items():
-                if key not in ("cls_token", "pos_embed"):
-                    self.assertEqual(back[key].tobytes(), value.astype(np.float32).tobytes(), key)
-            self.same_features(self.features(out, *pairs), name)
-        self.expect(0, args=[self.deck(), "--dir", self.path("clip"), "--set", "model.trunk.pre_norm=true"])
-        self.assertIn("pre_norm", self.export(self.path("clip"), self.path("clip.npz"), "--names", "timm", code=2))
 
     def test_export_and_back(self):
         tensors = read_safetensors(VITS + "timm.safetensors")
@@ -444,12 +438,8 @@ class VitWeights(VitTest):
 
     def with_library(self, library, code):
         """What the library computes with a folder that was exported for it."""
-        folder, out = self.path(library), self.path(library + ".npz")
-        self.export(self.dir, folder, "--as", library)
-        done = subprocess.run([PYTHON, "-c", code, folder, VITS + "features.npz", out], capture_output=True, text=True, check=False,
-                              timeout=harness.GUARD)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        return np.load(out), done.stderr
+        self.export(self.dir, self.path(library), "--as", library)
+        return self.opened(library, code, self.path(library))
 
     def check_library(self, library, code):
         self.trained()
