@@ -135,12 +135,19 @@ class TranslatedVit : public WeightFile {
   std::vector<int64_t> shape_of(std::vector<int64_t> s, const Rule& rule,
                                 const std::string& path) const {
     const How how = rule.how;
-    if (s.empty()) return {};
+    if (how == How::number && std::ranges::all_of(s, [](int64_t side) { return side == 1; }))
+      return {1};
+    if (s.empty() || how == How::number) return {};
     if (how == How::part || how == How::part_turned) {
       if (s[0] % rule.parts) return {};
       s[0] /= rule.parts;
     }
-    if (how == How::patches) return s.size() == 4 ? std::vector{s[2], s[3], s[1], s[0]} : s;
+    if (how == How::patches) {
+      // SigLIP 2 of transformers multiplies flat patches [height, width, channels].
+      const int64_t side = s.size() == 2 && s[1] % 3 == 0 ? grid_side(s[1] / 3) : -1;
+      if (side > 0) return {side, side, 3, s[0]};
+      return s.size() == 4 ? std::vector{s[2], s[3], s[1], s[0]} : s;
+    }
     if (how == How::turned || how == How::part_turned) {
       if (s.size() != 2) return {};
       std::swap(s[0], s[1]);
@@ -270,7 +277,7 @@ class TranslatedVit : public WeightFile {
     const size_t n = values_.size(), begin = size_t(t.part) * n;
     if (t.how == How::zeros) {
       std::ranges::fill(values_, 0.0f);
-    } else if (t.how == How::same || t.how == How::part) {
+    } else if (t.how == How::same || t.how == How::part || t.how == How::number) {
       std::copy_n(from.begin() + std::ptrdiff_t(t.how == How::part ? begin : 0), n,
                   values_.begin());
     } else if (t.how == How::positions) {
@@ -279,7 +286,7 @@ class TranslatedVit : public WeightFile {
       values_ = from;
       if (t.sources.size() > 1)
         for (size_t i = 0; i < n; ++i) values_[i] += read_.at(t.sources[1])[i];
-    } else if (t.how == How::patches) {
+    } else if (t.how == How::patches && s.size() == 4) {
       const size_t columns = size_t(s[0]), channels = size_t(s[1]), places = size_t(s[2] * s[3]);
       for (size_t p = 0; p < places; ++p)
         for (size_t c = 0; c < channels; ++c)
@@ -359,6 +366,20 @@ std::vector<std::string> usual_gelu(const WeightFile& file, const std::string& r
   // Small towers of SigLIP have the exact function in timm.
   if (has("MAPHead_0/probe") && !has("cls")) return {"tanh", "erf"};
   return {"erf"};
+}
+
+std::unique_ptr<WeightFile> translated_texts(std::unique_ptr<WeightFile> file,
+                                             const models::VitFacts& texts) {
+  for (const VitFamily& family : text_families()) {
+    const std::string mark = family.mark;
+    for (const FileTensor& t : file->tensors()) {
+      if (!t.name.ends_with(mark)) continue;
+      const std::string prefix = t.name.substr(0, t.name.size() - mark.size());
+      if (!prefix.empty() && !prefix.ends_with('.')) continue;
+      return std::make_unique<TranslatedVit>(std::move(file), family, prefix, texts);
+    }
+  }
+  return file;
 }
 
 std::unique_ptr<WeightFile> translated_vit(std::unique_ptr<WeightFile> file,

@@ -26,6 +26,11 @@ std::unique_ptr<WeightFile> translated_vit(std::unique_ptr<WeightFile> file,
                                            std::map<std::string, std::string>& map,
                                            const std::string& family = kAnyFamily);
 
+// Returns a file whose tensors beside the image tower have our paths and shapes if `file` holds a
+// pair of open_clip or transformers; otherwise returns `file`. texts: our tower of texts.
+std::unique_ptr<WeightFile> translated_texts(std::unique_ptr<WeightFile> file,
+                                             const models::VitFacts& texts);
+
 // Returns the values of gelu with which such a translated ViT may have been trained, the usual one
 // first.
 std::vector<std::string> usual_gelu(const WeightFile& file, const std::string& root);

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/vit_families.hpp"
 
-#include <string_view>
-
 namespace checkpoint {
 namespace {
 
@@ -326,7 +324,66 @@ VitFamily open_clip() {
        {"ln_post.bias", "Transformer/encoder_norm/bias"}}};
 }
 
+// Adds the rules of the blocks of an image tower, whose names begin with `blocks`, for the texts.
+void add_text_blocks(const VitFamily& tower, const std::string& blocks, const std::string& prefix,
+                     std::vector<Rule>& rules) {
+  const std::string ours = "Transformer/";
+  for (Rule rule : tower.rules) {
+    if (!rule.theirs.starts_with(blocks) || !rule.ours.starts_with(ours)) continue;
+    rule.theirs = prefix + rule.theirs;
+    rule.ours = "Encoder_0/" + rule.ours.substr(ours.size());
+    rules.push_back(rule);
+  }
+}
+
+VitFamily open_clip_texts() {
+  using enum How;
+  VitFamily out{"open_clip",
+                "open_clip",
+                "text.token_embedding.weight",
+                "text.cls_emb",
+                "text.positional_embedding",
+                {"text"},
+                {{"text.token_embedding.weight", "Embed_0/embedding"},
+                 {"text.ln_final.weight", "Encoder_0/encoder_norm/scale"},
+                 {"text.ln_final.bias", "Encoder_0/encoder_norm/bias"},
+                 {"text.text_projection.weight", "head/kernel", turned},
+                 {"text.text_projection.bias", "head/bias"},
+                 {"visual.head.proj.weight", "/head/kernel", turned},
+                 {"visual.head.proj.bias", "/head/bias"},
+                 {"visual.proj", "/head/kernel"},
+                 {"logit_scale", "/t", number},
+                 {"logit_bias", "/b", number}}};
+  add_text_blocks(open_clip(), "transformer.resblocks.", "text.", out.rules);
+  return out;
+}
+
+VitFamily transformers_texts() {
+  using enum How;
+  VitFamily out{"transformers_clip",
+                "transformers' SigLIP",
+                "text_model.embeddings.token_embedding.weight",
+                "",
+                "text_model.embeddings.position_embedding.weight",
+                {"text_model"},
+                {{"text_model.embeddings.token_embedding.weight", "Embed_0/embedding"},
+                 {"text_model.final_layer_norm.weight", "Encoder_0/encoder_norm/scale"},
+                 {"text_model.final_layer_norm.bias", "Encoder_0/encoder_norm/bias"},
+                 {"text_model.head.weight", "head/kernel", turned},
+                 {"text_model.head.bias", "head/bias"},
+                 {"logit_scale", "/t", number},
+                 {"logit_bias", "/b", number}},
+                {"text_model.embeddings.position_ids"}};
+  add_text_blocks(transformers_pairs(), "encoder.layers.", "text_model.", out.rules);
+  return out;
+}
+
 }  // namespace
+
+const std::vector<VitFamily>& text_families() {
+  static const std::vector<VitFamily> all = {open_clip_texts(), transformers_texts()};
+  return all;
+}
 
 const std::vector<VitFamily>& vit_families() {
   static const std::vector<VitFamily> all = {
@@ -338,7 +395,7 @@ const std::vector<VitFamily>& vit_families() {
 std::vector<Rule> halved_rules(const VitFamily& family) {
   std::vector<Rule> out;
   for (Rule rule : family.rules) {
-    const std::string_view ours = rule.ours;
+    const std::string ours = rule.ours;
     const bool kernel = ours == TRAINER_BLOCK "MlpBlock_0/Dense_0/kernel",
                bias = ours == TRAINER_BLOCK "MlpBlock_0/Dense_0/bias";
     const bool whole = rule.how == How::same || rule.how == How::turned;

@@ -12,17 +12,19 @@ namespace checkpoint {
 enum class How {
   same,     // in the same order, perhaps with another shape
   turned,   // a matrix, transposed
-  patches,  // [out, channels, height, width] becomes [height, width, channels, out]
+  patches,  // [out, channels, height, width] becomes [height, width, channels, out], and so does
+            // a matrix of flat patches
   part,     // one of several equal parts of the rows
   part_turned,
   cls,        // the class token plus its position: ours has none
   positions,  // without that of the class token
   zeros,      // the file has no such tensor
+  number,     // one number, with any number of axes
 };
 
 struct Rule {
   // {} is the number of a block. A slash in front of ours: beside the trunk.
-  const char *theirs, *ours;
+  std::string theirs, ours;
   How how = How::same;
   int part = 0, parts = 3;
 };
@@ -47,5 +49,9 @@ struct VitFamily {
 std::vector<Rule> halved_rules(const VitFamily& family);
 
 const std::vector<VitFamily>& vit_families();
+
+// What files of pairs hold beside the image tower: texts, their head and the image's, the loss. The
+// mark is a tensor of each tower of texts. Rules begin above both towers.
+const std::vector<VitFamily>& text_families();
 
 }  // namespace checkpoint

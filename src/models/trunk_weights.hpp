@@ -49,6 +49,7 @@ struct TrunkWeights {
   std::vector<std::string> patch_tables{};
   std::optional<TorchTrunk> torch{};  // none: PyTorch programs have no such names
   std::optional<VitFacts> vit{};      // none: the trunk is not a ViT
+  std::optional<VitFacts> texts{};    // of a tower of texts beside the trunk
   // Returns the form of a trunk of this kind among these tensors, if there is one. The pointer is
   // null if no key of the deck sets the form's numbers.
   std::optional<TrunkForm> (*form)(const TensorShapes& shapes) = nullptr;

@@ -1,8 +1,9 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes small pairs of towers with open_clip, and records their features:   tests/data/make_pairs.py FOLDER
+"""Makes small pairs of towers with open_clip and transformers, and records their features:   tests/data/make_pairs.py FOLDER
 
-The recorded files were made with PyTorch 1.13, open_clip 3.3.0 and timm 1.0.31. The ids of the texts are those of SentencePiece 0.2.0.
+The recorded files were made with PyTorch 1.13, open_clip 3.3.0, timm 1.0.31 and transformers 4.48.0. The ids of the texts are
+those of SentencePiece 0.2.0.
 """
 import json
 import os
@@ -14,6 +15,7 @@ import open_clip
 import safetensors.torch
 import sentencepiece
 import torch
+import transformers
 
 folder, here = sys.argv[1], os.path.dirname(os.path.abspath(__file__))
 TEXTS = ["A large blue piano reflected in a frozen lake.", "kite and sunflower, grey on golden", "The chair is quiet, isn't it?"]
@@ -48,6 +50,22 @@ def save(pair, name):
     safetensors.torch.save_file(tensors, f"{folder}/{name}.safetensors")
 
 
+def record_transformers(name, seed):
+    torch.manual_seed(seed)
+    shared = {"hidden_size": 16, "num_attention_heads": 2}
+    pair = transformers.SiglipModel(transformers.SiglipConfig(
+        text_config={**shared, "vocab_size": tokenizer.vocab_size(), "num_hidden_layers": 1, "intermediate_size": 48,
+                     "max_position_embeddings": LENGTH, "projection_size": 16},
+        vision_config={**shared, "image_size": 32, "patch_size": 8, "num_hidden_layers": 2, "intermediate_size": 64})).eval()
+    for p in pair.parameters():
+        p.add_(0.3 * torch.randn_like(p))
+        p.copy_(p.half().float())
+    out = pair(input_ids=torch.from_numpy(ids).long(), pixel_values=x)
+    found[name + "/image"], found[name + "/text"] = out.vision_model_output.pooler_output, out.text_model_output.pooler_output
+    found[name + "/logits"] = out.logits_per_image
+    save(pair, name)
+
+
 def timm_tower(path, **given):
     """Returns the part of vision_cfg for a small ViT of timm, which has no name there."""
     os.mkdir(path)
@@ -61,4 +79,5 @@ with torch.no_grad(), tempfile.TemporaryDirectory() as place:
     record("siglip", 2, {**timm_tower(place + "/map", global_pool="map"), "timm_pool": "map", "timm_proj": "none"})
     record("gap", 3, {**timm_tower(place + "/gap", global_pool="avg", fc_norm=False), "timm_pool": "avg", "timm_proj": "linear",
                       "timm_proj_bias": True}, dim=12, pool_type="first")
+    record_transformers("transformers", 4)
 np.savez_compressed(folder + "/features.npz", **{name: np.asarray(value) for name, value in found.items()})

@@ -3,7 +3,7 @@
 """Makes small ViTs with timm, transformers, torchvision and open_clip, and records their features:   tests/data/make_vits.py FOLDER
 
 The recorded files were made with PyTorch 1.13, timm 1.0.31, transformers 4.48.0, torchvision 0.14.1 and open_clip 3.3.0.
-The code of DINOv3 is that of transformers 4.56.2, whose folder models may be given as a second argument.
+The code of DINOv3 and SigLIP 2 is that of transformers 4.56.2, whose folder models may be given as a second argument.
 """
 import functools
 import importlib.util
@@ -154,6 +154,14 @@ with torch.no_grad():
     found["open_clip_quick/pre_logits"], patches = clip.visual(x)
     found["open_clip_quick/encoded"] = torch.cat([found["open_clip_quick/pre_logits"][:, None], patches], 1)
     save(clip, "open_clip_quick")
+    settings, code = newer_code("siglip2", "siglip2")
+    settings = settings.Siglip2VisionConfig(num_patches=16, **{key: value for key, value in FORM.items() if key != "image_size"})
+    settings._attn_implementation = "eager"
+    siglip2 = shaken(code.Siglip2VisionModel(settings), 25)
+    patches = x.reshape(4, 3, 4, 8, 4, 8).permute(0, 2, 4, 3, 5, 1).reshape(4, 16, 192)
+    out = siglip2(patches, torch.ones(4, 16), torch.tensor([[4, 4]] * 4))
+    found["transformers_siglip2/encoded"], found["transformers_siglip2/pre_logits"] = out.last_hidden_state, out.pooler_output
+    save(siglip2, "transformers_siglip2")
 
 np.savez_compressed(folder + "/features.npz", **{name: np.asarray(value) if name == "images" else np.asarray(value[:2])
                                                  for name, value in found.items()})

@@ -17,7 +17,7 @@ from PIL import Image
 
 import harness
 import vit_weights_test as vits
-from torch_weights_test import read_safetensors
+from torch_weights_test import read_safetensors, save_safetensors
 
 PAIRS = harness.SOURCE + "/tests/data/pairs/"
 RECORDED = dict(np.load(PAIRS + "features.npz"))
@@ -278,8 +278,45 @@ class OpenClip(harness.RunTest):
                     elif key != "visual.class_embedding":
                         self.assertEqual(back[key].tobytes(), value.astype(np.float32).tobytes(), key)
                 self.check_settings(name, folder, kind)
+                self.check_reading(name, ours(theirs))
                 if not NO_OPEN_CLIP:
                     self.check_open_clip(name, folder)
+
+    def read(self, name, file, *left):
+        """Returns the parameters of a run that begins with a file of another program."""
+        run = self.path("read_" + name)
+        self.expect(0, args=[self.deck(), "--dir", run, *harness.sets(f"init.from={file}", f"init.dont_load={json.dumps(left)}")])
+        with h5py.File(run + "/checkpoints/0000000001.h5") as f:
+            paths = []
+            f["params"].visititems(lambda path, data: paths.append(path) if isinstance(data, h5py.Dataset) else None)
+            return {path: f["params/" + path][()] for path in paths}
+
+    def check_reading(self, name, want):
+        """The trainer reads both towers of open_clip's file. open_clip's own ViT has no bias of its head."""
+        got = self.read(name, f"{PAIRS}{name}.safetensors", *(["head/.*"] if name == "clip" else []))
+        self.assertEqual(sorted(got), sorted(want))
+        for path, values in want.items():
+            if name != "clip" or not path.startswith("head/"):
+                np.testing.assert_array_equal(got[path], values, path)
+
+    def test_pairs_of_transformers(self):
+        """A pair that transformers made: both towers are read, compute what it did, and go to open_clip."""
+        self.set_deck("siglip", RECORDED["transformers/image"].shape[1])
+        file = f"{PAIRS}transformers.safetensors"
+        self.read("transformers", file)
+        self.dir = self.path("read_transformers")
+        scale, bias = (read_safetensors(file)[name].astype(np.float32).reshape(()) for name in ("logit_scale", "logit_bias"))
+        self.near(self.images_features("transformers"), RECORDED["transformers/image"], "images")
+        self.near(np.exp(scale) * self.cosines() + bias, RECORDED["transformers/logits"][:, :len(SHORT)], "logits")
+        self.export(self.dir, self.path("pair"), "--as", "open_clip")
+        if not NO_OPEN_CLIP:
+            self.check_open_clip("transformers", self.path("pair"))
+        # What is no tower of such texts is refused by its name.
+        tensors = read_safetensors(file)
+        tensors["text_model.embeddings.extra"] = np.zeros(2, np.float32)
+        save_safetensors(tensors, self.path("more.safetensors"))
+        self.expect(5, "only in the file: txt/text_model.embeddings.extra", args=[self.deck(), "--dir", self.path("no"), *harness.sets(
+            f"init.from={self.path('more.safetensors')}", "init.dont_load=[]")])
 
     def check_open_clip(self, name, folder):
         args = [vits.PYTHON, "-c", WITH_OPEN_CLIP, folder, vits.VITS + "features.npz", json.dumps(TEXTS), self.path("o.npz")]

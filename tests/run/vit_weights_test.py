@@ -45,6 +45,7 @@ FILES = {
     "timm_medium_gap.safetensors": {"pool": "gap", "layer_scale": 1e-6},
     "transformers_mae.safetensors": {"norm_epsilon": 1e-12}, "transformers_msn.safetensors": {},
     "transformers_ijepa.safetensors": {"pool": "gap", "norm_epsilon": 1e-12},
+    "transformers_siglip2.safetensors": {"pool": "map", "gelu": "tanh"},
     "open_clip_quick.safetensors": {**CLIP, "gelu": "quick"}}
 
 

@@ -66,6 +66,12 @@ Siglip::Projection Siglip::project(const std::string& path, int64_t in) {
   return p;
 }
 
+TrunkWeights Siglip::trunk_weights() const {
+  TrunkWeights weights = trunk_.trunk().weights();
+  weights.texts = VitFacts{.root = "txt/", .heads = options_.text.heads, .patches = text_.length()};
+  return weights;
+}
+
 std::map<std::string, FeatureSpec> Siglip::features() const {
   return {{"image",
            {.type = DType::f32,

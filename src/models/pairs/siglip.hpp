@@ -42,7 +42,7 @@ class Siglip : public Model, public PairScorer, public Embedder {
 
   std::vector<std::string> blocks() const override { return list_.blocks(); }
   std::vector<shard::Parameter> parameters() const override { return list_.parameters(); }
-  TrunkWeights trunk_weights() const override { return trunk_.trunk().weights(); }
+  TrunkWeights trunk_weights() const override;
   std::map<std::string, FeatureSpec> features() const override;
   void take_bytes(const kernels::PixelRange& range) override;
   int64_t sum_columns() const override { return 1; }
