@@ -120,7 +120,7 @@ def main():
             tokens, _, order = model.forward_encoder(images, 0)
             patches = torch.gather(tokens[:, 1:], 1, order.unsqueeze(-1).expand(-1, -1, tokens.shape[2]))
             store(f, "encoded", torch.cat([tokens[:, :1], patches], 1).numpy())
-        torch.save({"model": {name: value.half() for name, value in model.state_dict().items()}},
+        torch.save({"model": {name: value.float() if "pos_embed" in name else value.half() for name, value in model.state_dict().items()}},
                    f"{HERE}/../data/vits/mae.pth")
 
 
