@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A ViT or a captioner of a checkpoint, with the names of big_vision, and the settings of the model there. Not a tool itself."""
 from console import Failure
-from vit_names import describe, facts_of_vit
+from vit_names import describe, facts_of_vit, with_table
 
 # Facts that big_vision's ViT cannot vary: (fact, its value there, our key).
 FIXED = (("gelu", "tanh", "gelu"), ("epsilon", 1e-6, "norm_epsilon"), ("scaled", False, "layer_scale"), ("registers", 0, "registers"),
@@ -14,6 +14,7 @@ class BigVision:
     program, model = "big_vision", "big_vision's model"
 
     def __init__(self, weights):
+        weights = with_table(weights)
         self.weights, self.path, self.step, self.name = weights, weights.path, weights.step, weights.name
         self.options = weights.deck().get("model", {})
         if "encoder/embedding/kernel" not in weights.places or self.options.get("trunk", {}).get("kind", "vit") != "vit":

@@ -12,7 +12,7 @@ import captioner_files
 from console import Failure
 from onnx_graph import Graph
 from torchvision_names import BLOCKS, linear_head, options_of
-from vit_names import BLOCK, HEADED, POOL, block_numbers, describe, facts_of_vit
+from vit_names import BLOCK, HEADED, POOL, block_numbers, describe, facts_of_vit, with_table
 
 POSITIONS = "encoder/pos_embedding"
 
@@ -276,6 +276,7 @@ class Onnx:
     program, model = "onnx", "the graph of an encoder"
 
     def __init__(self, weights):
+        weights = with_table(weights)
         kind = next((kind for mark, kind in KINDS.items() if mark in weights.places), None)
         if kind is None:
             raise Failure(f"{weights.path} holds no ViT, ResNet or ConvNeXt of its own: --as onnx writes encoders of images")

@@ -41,6 +41,40 @@ def is_rotary(weights):
     return options_of_vit(weights)[0].get("posemb") == "rope"
 
 
+def mae_positions(height, width, size):
+    """Returns the fixed position table f32 [1, height * width, size] of posemb = "sincos2d_mae": sin x, cos x, sin y, cos y."""
+    y, x = (axis.reshape(-1, 1).astype(np.float64) for axis in np.mgrid[:height, :width])
+    omega = 10000.0 ** (-np.arange(size // 4) / (size // 4))
+    return np.concatenate([f(axis * omega) for axis in (x, y) for f in (np.sin, np.cos)], 1).astype(np.float32)[None]
+
+
+class WithTable:
+    """Some weights and the fixed table of positions beside them, as other programs know tables among the weights alone."""
+
+    def __init__(self, weights, table):
+        self.weights, self.table, self.places = weights, table, {**weights.places, POSITIONS: ""}
+
+    def __getattr__(self, name):
+        return getattr(self.weights, name)
+
+    def type_of(self, path):
+        return "f32" if path == POSITIONS else self.weights.type_of(path)
+
+    def shape(self, path):
+        return list(self.table.shape) if path == POSITIONS else self.weights.shape(path)
+
+    def values(self, path):
+        return self.table if path == POSITIONS else self.weights.values(path)
+
+
+def with_table(weights):
+    """Returns the weights, with a table of positions if the program computes that of MAE."""
+    if options_of_vit(weights)[0].get("posemb") != "sincos2d_mae" or "encoder/embedding/kernel" not in weights.places:
+        return weights
+    side = facts_of_vit(weights)["size"] // weights.shape("encoder/embedding/kernel")[0]
+    return WithTable(weights, mae_positions(side, side, weights.shape("encoder/embedding/kernel")[3]))
+
+
 def facts_of_vit(weights):
     """Returns the sizes of the ViT that the weights hold, and what their deck says about it."""
     patch, _, _, width = weights.shape("encoder/embedding/kernel")
@@ -89,6 +123,7 @@ class Vit:
     ROTARY = False          # positions are DINOv3's, so there is no table
 
     def __init__(self, weights):
+        weights = with_table(weights)
         self.weights, self.path, self.step, self.name, self.places = weights, weights.path, weights.step, weights.name, {}
         if "encoder/embedding/kernel" not in weights.places:
             raise Failure(f"{weights.path} holds no ViT (encoder/embedding/kernel): leave out --names {self.program}")

@@ -15,6 +15,7 @@ namespace {
 constexpr const char* kOwnLosses[][3] = {
     {"captions", "cappa", "cross-entropy of the tokens of a caption, after its image"},
     {"sigmoid", "siglip", "binary cross-entropies of all pairs of images and texts of the batch"},
+    {"pixels", "mae", "squared error of the pixels of masked patches"},
     {"simclr", "simclr", "contrast of a view with all other views of the batch (InfoNCE)"},
     {"moco", "moco", "contrast of a view with another one and a queue of keys"},
     {"swav", "swav", "prediction of other views' assignments to prototypes"},
@@ -37,6 +38,7 @@ const std::map<std::string, const char*>& small_decks() {
       {"cappa", "vocab_size = 8\n"},
       {"siglip", R"(vocab_size = 8
 trunk = { kind = "resnet" })"},
+      {"mae", R"(trunk = { kind = "vit", variant = "mu/16", pool = "tok" })"},
       {"classifier", R"(num_classes = 8
 trunk = { kind = "resnet" })"},
       {"linear_probe", R"(num_classes = 8

@@ -7,6 +7,7 @@ namespace models {
 #define MODELS(ROW) \
   ROW(cappa)        \
   ROW(siglip)       \
+  ROW(mae)          \
   ROW(classifier)   \
   ROW(linear_probe) \
   ROW(simclr)       \

@@ -21,7 +21,7 @@ constexpr int64_t kBatch = 32, kSlices = 16;
 struct Kind {
   const char* name;
   std::vector<int64_t> groups, sizes;  // of views
-  const char* model;                   // further keys of [model]
+  const char* model;                   // further keys of [model]; of kinds without views: all
   bool everywhere;                     // on all meshes, not only on some
   bool splits = true;                  // passes may split the batch
   int64_t samples = 96;
@@ -102,6 +102,13 @@ const std::vector<Kind> kKinds = {
      false,
      true,
      40},
+    {"mae",
+     {1},
+     {16},
+     "image_size = 16\nmask_ratio = 0.6\ndecoder = { depth = 1, width = 12, heads = 2 }\n"
+     "trunk = { kind = 'vit', patch = 4, depth = 2, width = 16, mlp = 24, heads = 2, pool = 'tok' "
+     "}\n",
+     true},
     {"rotnet", {1}, {16}, "[[model.head]]\nkind = 'mlp'\nlayers = [4]\n", false},
     {"jigsaw",
      {4},
@@ -127,16 +134,20 @@ struct Deck {
 step::EngineOptions options_of(const Kind& kind, const tests::Case& c) {
   step::EngineOptions o = tests::engine_options(c, kSteps);
   Deck deck;
+  const bool views = !std::string(kind.model).starts_with("image_size");
+  const std::string of_views = fmt::format(
+      "views = [{}]\nimage_size = [{}]\n"
+      "trunk = {{ kind = 'resnet', depth = 18, width = 4, group_examples = 4 }}\n",
+      fmt::join(kind.groups, ", "), fmt::join(kind.sizes, ", "));
   const std::string text = fmt::format(
       "[optimizer]\nkind = 'sgd'\nlearning_rate = 0.05\nmomentum = 0.9\nweight_decay = 1e-3\n"
-      "[model]\nkind = '{}'\nviews = [{}]\nimage_size = [{}]\n"
-      "trunk = {{ kind = 'resnet', depth = 18, width = 4, group_examples = 4 }}\n{}",
-      kind.name, fmt::join(kind.groups, ", "), fmt::join(kind.sizes, ", "), kind.model);
+      "[model]\nkind = '{}'\n{}{}",
+      kind.name, views ? of_views : "", kind.model);
   config::Deck({"ssl_bits.toml", text, {}}, deck).throw_if_any();
   o.model = tests::made_model(c, deck.model.kind, deck.model.options);
   o.optimizer = deck.optimizer;
   o.passes.clear();
-  o.groups = {"trunk/.*"};
+  o.groups = {views ? "trunk/.*" : "encoder/.*"};
   o.total_steps = kSteps;
   o.resolve = [optimizer = deck.optimizer](const std::vector<shard::Parameter>& parameters,
                                            std::vector<optim::ParameterPolicy>& policies,

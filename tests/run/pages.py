@@ -17,9 +17,10 @@ INLINE = rf"([A-Z_]+=\S+ )*(tools/|build/|mpirun |trainer |{OTHERS})"
 MARKS = ("run", "by", "build", "cluster", "printed-by", "drawing")
 # The page behind each word that comments cite, and a citation: the word, then numbers of sections.
 SPECIFICATIONS = {"cappa.md": "src/models/captions/cappa.md", "ssl.md": "src/models/embeddings/ssl.md",
-                  "siglip.md": "src/models/pairs/siglip.md", "design": "src/decisions.md"}
+                  "siglip.md": "src/models/pairs/siglip.md", "mae.md": "src/models/masked/mae.md",
+                  "design": "src/decisions.md"}
 NUMBER = r"\d+(?:\.\d+)*"
-CITATION = re.compile(rf"\b(cappa\.md|ssl\.md|siglip\.md|design) ({NUMBER}(?:(?:, | to | and ){NUMBER})*)(?![\w-])")
+CITATION = re.compile(rf"\b(cappa\.md|ssl\.md|siglip\.md|mae\.md|design) ({NUMBER}(?:(?:, | to | and ){NUMBER})*)(?![\w-])")
 
 
 def pages():

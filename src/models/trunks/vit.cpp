@@ -41,17 +41,15 @@ void sum_over_images(nn::Context& ctx, int parameter, View x, int64_t columns) {
   });
 }
 
-}  // namespace
-
-std::vector<float> sincos2d(int64_t height, int64_t width, int64_t columns) {
+// Returns sines and cosines of x, then of y, with the frequencies 10000^(-k / steps):
+// [height * width, columns].
+std::vector<float> waves(int64_t height, int64_t width, int64_t columns, int64_t steps) {
   std::vector<float> out(size_t(height * width * columns));
-  int64_t q = columns / 4;
+  const int64_t q = columns / 4;
   for (int64_t y = 0; y < height; ++y)
     for (int64_t x = 0; x < width; ++x)
       for (int64_t k = 0; k < q; ++k) {
-        // omega_k = 10000^(-k / (q - 1)). The published formula has 0/0 = NaN for a single
-        // frequency (q = 1); omega is 1 here.
-        double omega = std::pow(10000.0, -double(k) / double(std::max<int64_t>(q - 1, 1)));
+        const double omega = std::pow(10000.0, -double(k) / double(steps));
         float* row = out.data() + (y * width + x) * columns;
         row[k] = float(std::sin(double(x) * omega));
         row[q + k] = float(std::cos(double(x) * omega));
@@ -59,6 +57,17 @@ std::vector<float> sincos2d(int64_t height, int64_t width, int64_t columns) {
         row[3 * q + k] = float(std::cos(double(y) * omega));
       }
   return out;
+}
+
+}  // namespace
+
+std::vector<float> sincos2d(int64_t height, int64_t width, int64_t columns) {
+  // The published formula has 0/0 = NaN for a single frequency; it is 1 here.
+  return waves(height, width, columns, std::max<int64_t>(columns / 4 - 1, 1));
+}
+
+std::vector<float> mae_positions(int64_t height, int64_t width, int64_t columns) {
+  return waves(height, width, columns, columns / 4);
 }
 
 std::vector<float> rotary2d(int64_t height, int64_t width, int64_t head_dim) {
@@ -102,7 +111,7 @@ Vit::Vit(const VitConfig& config, Recompute recompute, ParameterList& list)
     positions_ = list.add("encoder/pos_embedding", {1, config.patches(), width},
                           ParameterList::normal(1 / std::sqrt(double(width))));
   else if (!config.rotary)
-    table_ = sincos2d(config.grid_height(), config.grid_width(), width);
+    table_ = fixed_table(config.grid_height(), config.grid_width());
   if (config.class_token)
     class_token_ = list.add("encoder/cls", {1, 1, width}, ParameterList::zeros());
   if (config.registers > 0)  // equal ones would stay equal
@@ -113,6 +122,10 @@ Vit::Vit(const VitConfig& config, Recompute recompute, ParameterList& list)
     pre_norm_.epsilon = config.norm_epsilon;
   }
   layers_.declare(list);
+}
+
+std::vector<float> Vit::fixed_table(int64_t height, int64_t width) const {
+  return (config_.mae_table ? mae_positions : sincos2d)(height, width, config_.width);
 }
 
 // ---------------------------------------------------------------- sizes
@@ -162,8 +175,27 @@ void Vit::place(nn::Context& ctx, std::span<const ImageGroup> groups, Pass& pass
     one_size ? make_tables(p.host) : make_view_tables(ctx.batch, p.host);
   }
   p.sizes.clear();
+  p.kept = 0;
   one_size ? place_size(images, p) : place_views(images, groups, p);
   p.tokens.class_rows = p.token_rows.classes;
+}
+
+void Vit::place_some(nn::Context& ctx, const ImageGroup& images, const KeptPatches& kept,
+                     Pass& pass) const {
+  CHECK(config_.class_token && config_.registers == 0 && !config_.rotary && !drops());
+  auto& p = dynamic_cast<VitPass&>(pass);
+  size_tokens({&images, 1}, p);
+  p.sizes.clear();
+  if (p.kept != kept.count || p.host.images != ctx.batch) {
+    p.host = {.images = ctx.batch};
+    for (int64_t b = 0; b < ctx.batch; ++b) p.host.classes.push_back(int32_t(b * (1 + kept.count)));
+  }
+  p.kept = kept.count;
+  if (fixed_positions()) p.positions = ctx.table(true, table_);
+  p.token_rows = {.sources = kept.sources,
+                  .patches = kept.patches,
+                  .classes = ctx.table(true, p.host.classes),
+                  .registers = {}};
 }
 
 const Tokens& Vit::forward(nn::Context& ctx, std::span<const ImageGroup> groups, int next_block,
@@ -283,7 +315,7 @@ void Vit::embed(nn::Context& ctx, View images, View x, VitPass& pass) const {
     ctx.run(kernels::GatherRows{.y = x,
                                 .x = all,
                                 .index = pass.token_rows.sources,
-                                .rows = ctx.batch * config_.tokens(),
+                                .rows = pass.token_rows.sources.count,
                                 .width = width,
                                 .source_rows = rows + config_.front()});
   }

@@ -14,8 +14,12 @@
 namespace models {
 
 // Returns the position table of fixed sines and cosines on a height x width grid (cappa.md 1.4):
-// [height * width, columns].
+// [height * width, columns]. The last frequency is 1/10000.
 std::vector<float> sincos2d(int64_t height, int64_t width, int64_t columns);
+
+// Returns MAE's table (mae.md 2). Its frequencies are closer: the one after the last would be
+// 1/10000.
+std::vector<float> mae_positions(int64_t height, int64_t width, int64_t columns);
 
 // Returns DINOv3's angles of places on a height x width grid, as cosines and sines for heads of
 // head_dim numbers: [height * width, 2, head_dim / 2] (kernels/rotate_heads.hpp). Coordinates of a
@@ -41,6 +45,7 @@ struct VitConfig {
   bool pre_norm = false;          // a norm of the embedded tokens, in front of the blocks
   bool learned_positions = true;  // otherwise sincos2d, or
   bool rotary = false;            // rotary2d: no table, queries and keys of patches are turned
+  bool mae_table = false;         // mae_positions in the place of sincos2d
   // adds a learned token without a position, in front of the tokens of the patches
   bool class_token = false;
   int64_t registers = 0;  // more such tokens, behind the class token
@@ -177,6 +182,13 @@ class Vit : public Trunk {
     View classes;    // by example: the row of its class token in the tokens
     View registers;  // by example and register: its row in the tokens
   };
+  // The patches of one size of images that a pass encodes; the others are left out. i32 tables, as
+  // those of TokenRows.
+  struct KeptPatches {
+    int64_t count = 0;  // of an image
+    View sources;       // [examples, front + count]
+    View patches;       // [examples, patches]; -1: left out
+  };
   // The host's copies of a pass's tables. They depend on the number and the sizes of images alone,
   // so they are made once and not in each pass.
   struct HostTables {
@@ -201,6 +213,7 @@ class Vit : public Trunk {
     View rotation;                  // angles of the tokens of an example's images, if any
     TokenRows token_rows;           // of a class token, and of several sizes
     View patches;                   // rows of pixels: the stem's input
+    int64_t kept = 0;               // patches of an image that are encoded; 0: all
     View embedded;                  // the input of the norm in front of the blocks, if there is one
     nn::LayerNorm::Saved pre_norm;
     device::Arena::Mark start{};
@@ -212,6 +225,10 @@ class Vit : public Trunk {
   // The sizes of images must be multiples of the patch. Error(Exit::config) for several sizes
   // without a class token or with dropout.
   void place(nn::Context& ctx, std::span<const ImageGroup> groups, Pass& pass) const override;
+  // As place, for images of one size some of whose patches are left out. The tokens of an image are
+  // then its class token and the kept patches. Needs a class token, and no dropout or registers.
+  void place_some(nn::Context& ctx, const ImageGroup& images, const KeptPatches& kept,
+                  Pass& pass) const;
   const Tokens& forward(nn::Context& ctx, std::span<const ImageGroup> groups, int next_block,
                         Pass& pass) const override;
   const Tokens& make_gradient(nn::Context& ctx, Pass& pass) const override;
@@ -232,6 +249,10 @@ class Vit : public Trunk {
   }
   int64_t forward_flops(std::span<const ImageGroup> groups) const override;
   int64_t input_flops(std::span<const ImageGroup> groups) const override;
+  // Returns the FLOPs of an image of which so many patches are kept.
+  int64_t flops_of_some(int64_t kept) const {
+    return flops_of_patches(config_.patches()) + layers_.forward_flops(config_.front() + kept);
+  }
 
  private:
   // In what follows every view is an example of the context.
@@ -240,6 +261,7 @@ class Vit : public Trunk {
   void make_tables(HostTables& host) const;
   void make_view_tables(int64_t examples, HostTables& host) const;
   void add_rotation(const TokenGrid& grid, HostTables& host) const;
+  std::vector<float> fixed_table(int64_t height, int64_t width) const;
   bool fixed_positions() const { return positions_ < 0 && !config_.rotary; }
   bool resamples(const TokenGrid& grid) const {
     return positions_ >= 0 &&
@@ -258,7 +280,8 @@ class Vit : public Trunk {
   View positions_of(nn::Context& ctx, const Size& size) const;
   nn::Sequences sequences(const nn::Context& ctx, const VitPass& pass) const {
     if (!pass.sizes.empty()) return {pass.longest, pass.rows, pass.offsets, pass.rotation};
-    return {config_.tokens(), ctx.batch * config_.tokens(), {}, pass.rotation};
+    const int64_t tokens = pass.kept > 0 ? config_.front() + pass.kept : config_.tokens();
+    return {tokens, ctx.batch * tokens, {}, pass.rotation};
   }
   void read(nn::Context& ctx, const VitPass& pass, const std::string& tap, View values) const;
   bool drops() const { return config_.dropout > 0; }

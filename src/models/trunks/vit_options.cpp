@@ -80,6 +80,7 @@ void VitTrunkOptions::bind(config::Table& t) {
   t.choice(
        "posemb", positions, kPositionNames,
        "places of the patches. learn, sincos2d: a trained or fixed table that is added to them; "
+       "sincos2d_mae: the fixed one of MAE, with other frequencies; "
        "rope: queries and keys are turned by angles of two axes, as in DINOv3")
       .on_resume(never);
   t.choice("pool", pool, kPoolNames,
@@ -104,9 +105,9 @@ void VitTrunkOptions::bind(config::Table& t) {
     t.error("posemb",
             fmt::format("rope needs heads whose width is divisible by 4; width / heads is {}",
                         size.width / size.heads));
-  if (positions == Positions::fixed && size.width % 4)
-    t.error("posemb",
-            fmt::format("sincos2d needs a width divisible by 4; width is {}", size.width));
+  if ((positions == Positions::fixed || positions == Positions::mae) && size.width % 4)
+    t.error("posemb", fmt::format("{} needs a width divisible by 4; width is {}",
+                                  base::name_of(kPositionNames, positions), size.width));
 }
 
 std::string VitTrunkOptions::image_problem(int64_t height, int64_t width) const {
@@ -129,6 +130,7 @@ std::unique_ptr<Trunk> VitTrunkOptions::make(int64_t height, int64_t width, Reco
                                              ParameterList& list) const {
   VitConfig config = vit_config(size, height, width, positions == Positions::learned);
   config.rotary = positions == Positions::rotary;
+  config.mae_table = positions == Positions::mae;
   config.class_token = pool == Pool::tok;
   config.registers = registers;
   config.pre_norm = pre_norm;

@@ -26,11 +26,15 @@ struct EncoderOptions {
 inline constexpr std::pair<const char*, nn::Gelu> kGeluNames[] = {
     {"tanh", nn::Gelu::tanh}, {"erf", nn::Gelu::erf}, {"quick", nn::Gelu::quick}};
 
-// How a ViT learns the place of a patch: by a trained table, by a fixed one, or by rotary2d.
-enum class Positions { learned, fixed, rotary };
+// How a ViT learns the place of a patch: by a trained table, by a fixed one, by MAE's, or by
+// rotary2d.
+enum class Positions { learned, fixed, mae, rotary };
 
 inline constexpr std::pair<const char*, Positions> kPositionNames[] = {
-    {"learn", Positions::learned}, {"sincos2d", Positions::fixed}, {"rope", Positions::rotary}};
+    {"learn", Positions::learned},
+    {"sincos2d", Positions::fixed},
+    {"sincos2d_mae", Positions::mae},
+    {"rope", Positions::rotary}};
 
 inline constexpr std::pair<const char*, Pool> kPoolNames[] = {
     {"gap", Pool::gap}, {"map", Pool::map}, {"tok", Pool::tok}};

@@ -60,7 +60,7 @@ void Vit::make_view_tables(int64_t examples, HostTables& host) const {
     embedded += examples * g.per_example * patches_of(g);
     HostTables::OfSize& size = host.sizes.emplace_back();
     if (fixed_positions())
-      size.positions = sincos2d(g.grid.height, g.grid.width, config_.width);
+      size.positions = fixed_table(g.grid.height, g.grid.width);
     else if (resamples(g.grid))
       size.positions = cubic_resampling(config_.grid_height(), config_.grid_width(), g.grid.height,
                                         g.grid.width);
