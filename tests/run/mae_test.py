@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Masked autoencoders in runs: exports under timm's names, evaluations, plans, refusals. ssl_bits compares bits."""
+"""Masked autoencoders in runs: published weights, exports under timm's names, evaluations, plans, refusals. tests/golden/mae.py made the
+weights; ssl_resume_test and ssl_bits compare bits."""
 import os
 import subprocess
 import tarfile
@@ -13,6 +14,7 @@ import harness
 from harness import sets
 from torch_weights_test import read_safetensors
 
+WEIGHTS = harness.SOURCE + "/tests/data/vits/mae.pth"
 CASE = harness.SOURCE + "/tests/golden/mae/case.h5"
 VIT = ('trunk = { kind = "vit", patch = 8, depth = 2, width = 16, mlp = 64, heads = 2, pool = "tok", posemb = "sincos2d_mae", '
        'gelu = "erf" }')
@@ -60,6 +62,7 @@ class Mae(harness.RunTest):
     def setUp(self):
         super().setUp()
         with h5py.File(CASE) as f:
+            self.encoded = f["encoded"][()]
             images = f["image"][()]
             self.positions = f["params/encoder/pos_embedding"][()]
         with tarfile.open(self.data + "/images.tar", "w", format=tarfile.USTAR_FORMAT) as tar:
@@ -81,6 +84,21 @@ class Mae(harness.RunTest):
         with h5py.File(out) as f:
             return f["features/encoded"][()]
 
+    def test_published_weights(self):
+        """The encoder fits any ViT with a class token. The decoder is named as unused."""
+        computed = 'init.dont_load=["(?!encoder/).*", "encoder/.*pos_embed"]'
+        for model in (MAE, CLASSIFIER):
+            self.good = self.of(model)
+            for given in (computed, "model.trunk.posemb=learn"):
+                got = self.features(f"extract.from={WEIGHTS}", given, ranks=2)
+                self.assertLess(np.abs(got - self.encoded).max(), 1e-5 * np.abs(self.encoded).max())
+        self.expect(5, "only in the file: encoder/model.pos_embed", args=[self.deck(), *sets(f"init.from={WEIGHTS}")])
+        self.expect(0, "unused in the file", args=[self.deck(), *sets(f"init.from={WEIGHTS}", computed, "train.total_steps=1")])
+        with open(f"{self.dir}/logs/init.txt", encoding="utf-8") as f:
+            text = f.read()
+        for name in ("mask_token", "decoder_pos_embed", "decoder_blocks.0.attn.qkv.weight", "decoder_pred.bias"):
+            self.assertIn(name, text)
+
     def test_trains_and_exports(self):
         self.expect(0, "k1_top1=", args=[self.deck()], ranks=2)
         rows = self.rows()
@@ -97,6 +115,23 @@ class Mae(harness.RunTest):
         own = self.features(f"extract.from={self.dir}/checkpoints/{4:010}.h5")
         self.good = self.of(CLASSIFIER)
         np.testing.assert_allclose(self.features(f"extract.from={out}", "model.trunk.posemb=learn"), own, atol=1e-6)
+
+    def test_same_bits_on_all_meshes(self):
+        """Losses and all tensors, with trained positions too."""
+        level = ("determinism.level=mesh", "determinism.slices=4", "eval.near.every_steps=0", "eval.near.at_end=false")
+        for posemb in ("sincos2d_mae", "learn"):
+            with self.subTest(posemb):
+                same = (*level, f"model.trunk.posemb={posemb}")
+                found = []
+                for name, ranks, settings in (("one", 0, ("train.micro_batch=4",)), ("passes", 0, ("train.micro_batch=1", "memory.recompute=block")),
+                                              ("two", 2, ()), ("four", 4, ("mesh.replica=2", "sharding.parameters=sharded",
+                                                                           "sharding.optimizer=sharded"))):
+                    folder = f"{self.folder}/{posemb}_{name}"
+                    self.expect(0, args=[self.deck(), "--dir", folder, *sets(*same, *settings)], ranks=ranks)
+                    found.append(([row["loss"] for row in self.rows(folder=folder)], self.tensors(4, folder)))
+                for other in found[1:]:
+                    self.assertEqual(other[0], found[0][0])
+                    self.assertEqual(other[1], found[0][1])
 
     def test_plans_and_measures(self):
         self.expect(0, "activations", args=[self.deck(), "--mode", "plan", "--ranks", "4"])

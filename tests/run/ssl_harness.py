@@ -85,6 +85,9 @@ KINDS = {
     "linear_probe": ('kind = "linear_probe"\nimage_size = 16\nnum_classes = 5\ntrunk = { kind = "resnet", depth = 18, width = 4 }\n'
                      '[[model.probe]]\ntap = "res4"\nhead = { kind = "eval_mlp", channels = 16, layers = [5], ' + NORM.strip() + " }\n"
                      '[[model.probe]]\ntap = "flatten"\nhead = { kind = "mlp", layers = [5] }\n', ONE),
+    "mae": ('kind = "mae"\nimage_size = 16\ndecoder = { depth = 1, width = 16, heads = 2 }\n'
+            'trunk = { kind = "vit", patch = 4, depth = 2, width = 16, mlp = 32, heads = 2, pool = "tok", posemb = "sincos2d_mae" }\n',
+            'resize(16) | value_range(-1, 1) | keep("image")'),
     "combined": ('kind = "combined"\nviews = [2]\nimage_size = [16]\n' + TRUNK
                  + '[[model.loss]]\nkind = "simclr"\nweight = 0.7\n[[model.loss]]\nkind = "barlow_twins"\nweight = 0.3\n'
                  'name = "decorrelation"\n' + head("mlp", "layers = [16, 8]\n" + NORM), COPIES),

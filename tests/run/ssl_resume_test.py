@@ -26,7 +26,7 @@ STATES = {"simclr": ["params/trunk/bn1.running_mean", "params/head/clf.1.running
           "npid": ["params/loss/memory"], "deepcluster_v2": ["params/loss/memory1", "params/loss/centroids0"],
           "pirl": ["params/loss/memory", "params/head/joined.0.weight"], "rotnet": ["params/head/clf.0.weight"],
           "jigsaw": ["params/head2/clf.0.weight"], "linear_probe": ["params/head/channel_bn.running_mean"],
-          "combined": ["params/head/clf.1.running_mean"]}
+          "mae": ["params/decoder/mask_token"], "combined": ["params/head/clf.1.running_mean"]}
 
 
 class Resume(SelfSupervised, LiveTest):
