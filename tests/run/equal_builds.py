@@ -156,7 +156,8 @@ preprocess = 'decode | {ssl.ONE.replace("16", "8" if "jigsaw" in name else "16")
            '[eval.kinds]\nkind = "classification"\ndata = "plain"\nk = [1]\nevery_steps = 3\n')
     for name, (model, ops) in ssl.KINDS.items():
         probes = name == "linear_probe"
-        images(name if name == "mae" else f"{name}_resnet", model, ops, '[eval.val]\nkind = "probes"\ndata = "plain"\nprobes = ["res4", "flatten"]\nevery_steps = 3\n'
+        images(name if name == "mae" else f"{name}_resnet", model, ops,
+               '[eval.val]\nkind = "probes"\ndata = "plain"\nprobes = ["res4", "flatten"]\nevery_steps = 3\n'
                if probes else FEATURE_EVALUATORS)
     # A ViT has positions for one size of images, or for several with a class token.
     for name in ("simclr", "moco", "barlow_twins", "dino", "swav", "npid", "rotnet", "deepcluster_v2"):

@@ -123,9 +123,10 @@ class Mae(harness.RunTest):
             with self.subTest(posemb):
                 same = (*level, f"model.trunk.posemb={posemb}")
                 found = []
-                for name, ranks, settings in (("one", 0, ("train.micro_batch=4",)), ("passes", 0, ("train.micro_batch=1", "memory.recompute=block")),
-                                              ("two", 2, ()), ("four", 4, ("mesh.replica=2", "sharding.parameters=sharded",
-                                                                           "sharding.optimizer=sharded"))):
+                for name, ranks, settings in (("one", 0, ("train.micro_batch=4",)), ("two", 2, ()),
+                                              ("passes", 0, ("train.micro_batch=1", "memory.recompute=block")),
+                                              ("four", 4, ("mesh.replica=2", "sharding.parameters=sharded",
+                                                           "sharding.optimizer=sharded"))):
                     folder = f"{self.folder}/{posemb}_{name}"
                     self.expect(0, args=[self.deck(), "--dir", folder, *sets(*same, *settings)], ranks=ranks)
                     found.append(([row["loss"] for row in self.rows(folder=folder)], self.tensors(4, folder)))
