@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The end of a step for a state of which the step wrote some rows. An applied step copies these
-// rows to the values that are kept. Any other step gets its old rows back.
+// Ends a step that wrote some rows of a state. If the step is applied, the op copies these rows to
+// the values that are kept. If it is not, the op gives the rows their old values back.
 #pragma once
 
 #include "kernels/check_views.hpp"

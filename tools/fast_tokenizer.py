@@ -94,7 +94,7 @@ def files(deck, given=None):
     pad = call["pad_value"]
     if pad is None or isinstance(pad, str):
         pad = model.pad if pad is None else model.pieces.index(pad) if pad in model.pieces else None
-    if pad is None or pad >= len(model.pieces):
+    if pad is None or not 0 <= pad < len(model.pieces):
         raise Failure(f"{path} has no piece to pad with (pad_value): it is not the run's tokenizer")
     ends = call["eos"] == "sticky"
     if ends and model.end is None:

@@ -50,8 +50,9 @@ std::vector<Rule> halved_rules(const VitFamily& family);
 
 const std::vector<VitFamily>& vit_families();
 
-// What files of pairs hold beside the image tower: texts, their head and the image's, the loss. The
-// mark is a tensor of each tower of texts. Rules begin above both towers.
+// Returns the rules for files of pairs, apart from their image tower: the tower of texts, the heads
+// of both towers, temperature and bias. The mark is a tensor of the tower of texts. Our paths begin
+// at the model, not at a tower.
 const std::vector<VitFamily>& text_families();
 
 }  // namespace checkpoint

@@ -45,7 +45,7 @@ class ParameterList {
     parameters_.back().kind = shard::ParameterKind::state;
     return parameter;
   }
-  // Adds a state of which a step writes some rows only, and names them (StateStore::touch).
+  // Adds a state by rows: a step writes few of its rows, and names them first (StateStore::touch).
   int add_state_by_rows(const std::string& path, std::vector<int64_t> shape, shard::Init init) {
     const int parameter = add_state(path, std::move(shape), init);
     parameters_.back().by_rows = true;

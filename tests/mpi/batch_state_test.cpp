@@ -165,6 +165,15 @@ Outcome run(comm::Mesh& mesh, const char* where, const char* optimizer, DType op
   expect(out.steps[3] != out.steps[2] && out.steps[1] != out.steps[0],
          "an applied step changes the state");
   expect(out.steps[3].back() == 3, "three steps were counted");
+  // A restore changes present values between two steps.
+  const View held = weights.held(layout.parameters()[5].unit);
+  std::fill_n(held.f32(), held.count, 0.5f);
+  weights.publish();
+  states.values_changed();
+  states.begin_step(weights);
+  for (int64_t i = 0; i < states.next(5).count; ++i)
+    expect(states.next(5).f32()[i] == 0.5f,
+           "the next value of a state by rows is the restored one");
   return out;
 }
 

@@ -311,7 +311,7 @@ class OpenClip(harness.RunTest):
         self.export(self.dir, self.path("pair"), "--as", "open_clip")
         if not NO_OPEN_CLIP:
             self.check_open_clip("transformers", self.path("pair"))
-        # What is no tower of such texts is refused by its name.
+        # The trainer refuses a tensor of the texts that it does not know, and names it.
         tensors = read_safetensors(file)
         tensors["text_model.embeddings.extra"] = np.zeros(2, np.float32)
         save_safetensors(tensors, self.path("more.safetensors"))

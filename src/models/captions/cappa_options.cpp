@@ -64,12 +64,7 @@ void DecoderOptions::bind(config::Table& t) {
 
 void CappaOptions::bind(config::Table& t) {
   auto never = config::OnResume::never;
-  t.key("image_size", image_size,
-        "height and width of the images, checked against what `preprocess` yields")
-      .min(1)
-      .max(16384)
-      .unit("pixels")
-      .on_resume(never);
+  bind_image_size(t, image_size);
   t.key("vocab_size", vocab_size,
         "width of the logits; the embedding has one row more, the mask token, if masked_pred_prob "
         "> 0")

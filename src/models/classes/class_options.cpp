@@ -11,12 +11,7 @@ namespace models {
 
 void ClassOptions::bind_sizes(config::Table& t) {
   const auto never = config::OnResume::never;
-  t.key("image_size", image_size,
-        "height and width of the images, checked against what `preprocess` yields")
-      .min(1)
-      .max(16384)
-      .unit("pixels")
-      .on_resume(never);
+  bind_image_size(t, image_size);
   t.key("num_classes", num_classes, "classes; labels are 0 to num_classes - 1")
       .required()
       .min(1)

@@ -56,13 +56,7 @@ void MaeDecoderOptions::bind(config::Table& t) {
 }
 
 void MaeOptions::bind(config::Table& t) {
-  const auto never = config::OnResume::never;
-  t.key("image_size", image_size,
-        "height and width of the images, checked against what `preprocess` yields")
-      .min(1)
-      .max(16384)
-      .unit("pixels")
-      .on_resume(never);
+  bind_image_size(t, image_size);
   t.key("mask_ratio", mask_ratio,
         "share of an image's patches that the encoder does not read and the decoder predicts; they "
         "are drawn anew for each example of each step")

@@ -9,12 +9,7 @@ using device::DType;
 
 void SiglipOptions::bind(config::Table& t) {
   const auto never = config::OnResume::never;
-  t.key("image_size", image_size,
-        "height and width of the images, checked against what `preprocess` yields")
-      .min(1)
-      .max(16384)
-      .unit("pixels")
-      .on_resume(never);
+  bind_image_size(t, image_size);
   t.key("vocab_size", vocab_size, "rows of the table of tokens")
       .required()
       .min(2)

@@ -46,6 +46,15 @@ std::vector<NamedPart> trunk_parts() {
   return out;
 }
 
+void bind_image_size(config::Table& t, int64_t& size) {
+  t.key("image_size", size,
+        "height and width of the images, checked against what `preprocess` yields")
+      .min(1)
+      .max(16384)
+      .unit("pixels")
+      .on_resume(config::OnResume::never);
+}
+
 std::string taps_doc() {
   std::string text;
   for (const Kind& k : kKinds) text += fmt::format("{}Of {}", text.empty() ? "" : ". ", k.taps);

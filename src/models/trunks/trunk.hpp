@@ -115,6 +115,9 @@ struct TrunkOptions {
   const TrunkKeys& keys() const { return dynamic_cast<const TrunkKeys&>(*options); }
 };
 
+// Binds model.image_size: height and width of images of one size.
+void bind_image_size(config::Table& t, int64_t& size);
+
 // Returns the taps of all kinds of trunks, for help.
 std::string taps_doc();
 

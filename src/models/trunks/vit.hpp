@@ -225,8 +225,9 @@ class Vit : public Trunk {
   // The sizes of images must be multiples of the patch. Error(Exit::config) for several sizes
   // without a class token or with dropout.
   void place(nn::Context& ctx, std::span<const ImageGroup> groups, Pass& pass) const override;
-  // As place, for images of one size some of whose patches are left out. The tokens of an image are
-  // then its class token and the kept patches. Needs a class token, and no dropout or registers.
+  // Prepares a pass that leaves out patches of its images, which have one size. The tokens of an
+  // image are its class token and the kept patches. The ViT must have a class token, and neither
+  // dropout nor registers nor rotary positions.
   void place_some(nn::Context& ctx, const ImageGroup& images, const KeptPatches& kept,
                   Pass& pass) const;
   const Tokens& forward(nn::Context& ctx, std::span<const ImageGroup> groups, int next_block,
@@ -249,7 +250,7 @@ class Vit : public Trunk {
   }
   int64_t forward_flops(std::span<const ImageGroup> groups) const override;
   int64_t input_flops(std::span<const ImageGroup> groups) const override;
-  // Returns the FLOPs of an image of which so many patches are kept.
+  // Returns the FLOPs of the forward pass of an image, if `kept` of its patches are encoded.
   int64_t flops_of_some(int64_t kept) const {
     return flops_of_patches(config_.patches()) + layers_.forward_flops(config_.front() + kept);
   }
