@@ -4,6 +4,7 @@
 // replaces the logits.
 #pragma once
 
+#include "base/fused.hpp"
 #include "kernels/check_views.hpp"
 
 namespace kernels {
@@ -64,8 +65,8 @@ struct ClassTarget {
 
   constexpr float at(int64_t column) const {
     float q = off;
-    if (column == label) q += lift * share;
-    if (column == other) q += lift * (1 - share);
+    if (column == label) q = base::fused(lift, share, q);
+    if (column == other) q = base::fused(lift, 1 - share, q);
     return q;
   }
 };

@@ -3,6 +3,7 @@
 // these sums. Column `loss` is finite only if the losses of all examples are.
 #pragma once
 
+#include "base/fused.hpp"
 #include "kernels/check_views.hpp"
 
 namespace kernels {
@@ -48,7 +49,7 @@ constexpr ExampleLoss example_loss(const float* loss, const float* weights, int6
     const double weight = double(weights[l]);
     e.n += weight;
     if (!(weight > 0)) continue;
-    e.nll += weight * double(*loss++);
+    e.nll = base::fused(weight, double(*loss++), e.nll);
     e.rows += 1;
   }
   return e;

@@ -3,6 +3,7 @@
 // are of whole tensors, so their sums of squares are formed piece by piece and added first.
 #pragma once
 
+#include "base/fused.hpp"
 #include "kernels/apply_update.hpp"
 #include "kernels/check_views.hpp"
 
@@ -44,7 +45,7 @@ constexpr TrustNumbers trust_of(Trust rule, double weights, double gradient, dou
   const bool scales = weights > 0 && gradient > 0;
   if (rule == Trust::lars) return {scales ? float(coefficient * weights / gradient) : 1.0f, decay};
   if (!scales) return {1, 0};
-  double ratio = coefficient * weights / (gradient + double(decay) * weights + eps);
+  double ratio = coefficient * weights / (base::fused(double(decay), weights, gradient) + eps);
   if (limit > 0) ratio = ratio < limit ? ratio / limit : 1;
   return {float(ratio), decay};
 }

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "base/fused.hpp"
 #include "kernels/bf16_value.hpp"
 #include "kernels/cpu/parallel.hpp"
 
@@ -12,13 +13,14 @@ namespace {
 
 float gelu(float x) { return 0.5f * x * (1 + std::erf(x * 0.70710678f)); }
 float gelu_slope(float x) {
-  return 0.5f * (1 + std::erf(x * 0.70710678f)) + x * 0.39894228f * std::exp(-0.5f * x * x);
+  return base::fused(0.5f, 1 + std::erf(x * 0.70710678f),
+                     x * 0.39894228f * std::exp(-0.5f * x * x));
 }
 float sigmoid(float x) { return 1 / (1 + std::exp(-x)); }
 float quick(float x) { return x * sigmoid(1.702f * x); }
 float quick_slope(float x) {
   const float s = sigmoid(1.702f * x);
-  return s + 1.702f * x * s * (1 - s);
+  return base::fused(1.702f * x * s, 1 - s, s);
 }
 
 // Calls f(element) with an element of the type that represents activations of `type`.

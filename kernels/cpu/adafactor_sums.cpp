@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/fused.hpp"
 #include "base/narrow.hpp"
 #include "kernels/adafactor.hpp"
 #include "kernels/cpu/square_sum_loop.hpp"
@@ -68,9 +69,10 @@ void add_piece(const float* g, int64_t column, int64_t n, int64_t inner, double*
     return;
   }
   for (int64_t i = 0; i < n; ++i) {
-    double d = double(g[i]) * double(g[i]);
-    columns[i] += d;
-    sums[(column + i) % inner] += d;
+    const double d = double(g[i]);
+    double& sum = sums[(column + i) % inner];
+    columns[i] = base::fused(d, d, columns[i]);
+    sum = base::fused(d, d, sum);
   }
 }
 
@@ -143,7 +145,7 @@ void move_moment(float* v, const double* sums, int64_t n, double mean_of, float 
   const float add = 1.0f - beta2;
 #pragma omp parallel for simd schedule(static) num_threads(threads) if (n > 16384)
   for (int64_t i = 0; i < n; ++i)
-    v[i] = std::fma(beta2, v[i], add * float(std::fma(sums[i], mean_of, eps)));
+    v[i] = base::fused(beta2, v[i], add * float(base::fused(sums[i], mean_of, eps)));
 }
 
 // factor = (v / mean)^-1/2 for each of batch * stride lines. The mean of a line runs over `length`

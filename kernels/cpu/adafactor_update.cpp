@@ -2,6 +2,7 @@
 // CPU implementation of Adafactor's update, and of the sum of squares that update clipping needs.
 #include <cmath>
 
+#include "base/fused.hpp"
 #include "kernels/adafactor.hpp"
 #include "kernels/bf16_value.hpp"
 #include "kernels/cpu/update_loop.hpp"
@@ -37,7 +38,7 @@ void scale_elements(float* v, float beta2, float eps, int64_t n, const float* g,
   const float add = 1.0f - beta2;
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
-    v[i] = std::fma(beta2, v[i], add * std::fma(g[i], g[i], eps));
+    v[i] = base::fused(beta2, v[i], add * base::fused(g[i], g[i], eps));
     out[i] = g[i] * (1.0f / std::sqrt(v[i]));
   }
 }
@@ -53,7 +54,7 @@ template <class T>
 void add_momentum(T* momentum, float keep, float add, int64_t n, float* d) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
-    d[i] = std::fma(keep, loops::to_float(momentum[i]), add * d[i]);
+    d[i] = base::fused(keep, loops::to_float(momentum[i]), add * d[i]);
     momentum[i] = loops::store_as<T>(d[i]);
   }
 }

@@ -2,6 +2,7 @@
 // CPU implementation of the updates of Adam with decoupled weight decay, and of RMSprop.
 #include "kernels/adamw_update.hpp"
 
+#include "base/fused.hpp"
 #include "kernels/bf16_value.hpp"
 #include "kernels/cpu/update_loop.hpp"
 
@@ -21,8 +22,8 @@ void run_typed(const AdamwUpdate& a, Queue& queue) {
                            float* most = kMax ? all_max + begin : nullptr;
 #pragma omp simd
                            for (int64_t i = 0; i < n; ++i) {
-                             float m = std::fma(keep1, loops::to_float(mu[i]), add1 * g[i]);
-                             float v = std::fma(keep2, nu[i], add2 * (g[i] * g[i]));
+                             float m = base::fused(keep1, loops::to_float(mu[i]), add1 * g[i]);
+                             float v = base::fused(keep2, nu[i], add2 * (g[i] * g[i]));
                              mu[i] = loops::store_as<T>(m);
                              nu[i] = v;
                              if constexpr (kMax) most[i] = v = std::max(most[i], v);
@@ -43,15 +44,15 @@ void run_divided(const AdamwUpdate& a, Queue& queue) {
                            float* centre = kCentre ? all_centre + begin : nullptr;
 #pragma omp simd
                            for (int64_t i = 0; i < n; ++i) {
-                             float v = std::fma(keep2, nu[i], add2 * (g[i] * g[i]));
+                             float v = base::fused(keep2, nu[i], add2 * (g[i] * g[i]));
                              nu[i] = v;
                              if constexpr (kCentre) {
-                               const float c = std::fma(add2, g[i] - centre[i], centre[i]);
+                               const float c = base::fused(add2, g[i] - centre[i], centre[i]);
                                centre[i] = c;
-                               v = std::max(0.0f, std::fma(-c, c, v));
+                               v = std::max(0.0f, base::fused(-c, c, v));
                              }
                              float d = g[i] / (std::sqrt(v) + eps);
-                             if constexpr (kMomentum) mu[i] = d = std::fma(keep1, mu[i], d);
+                             if constexpr (kMomentum) mu[i] = d = base::fused(keep1, mu[i], d);
                              out[i] = d;
                            }
                          });

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/fused.hpp"
 #include "kernels/cpu/norm_factors.hpp"
 #include "kernels/cpu/row_blocks.hpp"
 #include "kernels/cpu/vector_table.hpp"
@@ -78,21 +79,22 @@ void run_cpu(const BatchNormStatistics& a, Queue&) {
     for (int64_t j = 0; j < n; ++j) {
       const double mean = a.sums.f64()[2 * g * n + j] / count;
       const double variance =
-          std::max(0.0, a.sums.f64()[(2 * g + 1) * n + j] / count - mean * mean);
+          std::max(0.0, base::fused(-mean, mean, a.sums.f64()[(2 * g + 1) * n + j] / count));
       a.mean.f32()[g * n + j] = float(mean);
       a.rstd.f32()[g * n + j] = float(1 / std::sqrt(variance + double(a.eps)));
       if (a.moments.none()) continue;
       double* moments = a.moments.f64() + 2 * (g / (a.groups / a.parts)) * n;
       moments[j] += mean;
-      moments[n + j] += variance * (count / (count - 1));
+      moments[n + j] = base::fused(variance, count / (count - 1), moments[n + j]);
     }
 }
 
 void run_cpu(const BatchNormRunning& a, Queue&) {
   for (int64_t j = 0; j < a.columns; ++j) {
     float &mean = a.mean.f32()[j], &variance = a.variance.f32()[j];
-    mean = float(a.decay * double(mean) + a.weight * a.moments.f64()[j]);
-    variance = float(a.decay * double(variance) + a.weight * a.moments.f64()[a.columns + j]);
+    mean = float(base::fused(a.decay, double(mean), a.weight * a.moments.f64()[j]));
+    variance =
+        float(base::fused(a.decay, double(variance), a.weight * a.moments.f64()[a.columns + j]));
   }
   if (!a.batches.none()) a.batches.f32()[0] += 1;
 }
@@ -176,7 +178,7 @@ void run_cpu(const BatchNormBackward& a, Queue& queue) {
                    steep = double(a.norm.rstd.f32()[g * n + j]) * of_gz;
       slope[g * stride + j] = float(-factor * steep);
       offset[g * stride + j] =
-          float(factor * (double(a.norm.mean.f32()[g * n + j]) * steep - of_g));
+          float(factor * base::fused(double(a.norm.mean.f32()[g * n + j]), steep, -of_g));
     }
   const bool streams = streams_past_caches(a.dx, n) && a.dx.data != a.dy.data;
   vector_table().with(a.dx.type, [&](const auto& loops, auto element) {

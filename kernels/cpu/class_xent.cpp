@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/fused.hpp"
 #include "kernels/check_views.hpp"
 #include "kernels/cpu/parallel.hpp"
 
@@ -31,8 +32,9 @@ double softmax_row(float* x, int64_t columns, const ClassTarget& q, const float*
     shifted += d;
   }
   auto d_at = [&](int c) { return double(x[c]) - double(top); };
-  const double blend = double(q.share) * d_at(q.label) + (1 - double(q.share)) * d_at(q.other);
-  const double loss = std::log(sum) - (double(q.off) * shifted + double(q.lift) * blend);
+  const double blend =
+      base::fused(double(q.share), d_at(q.label), (1 - double(q.share)) * d_at(q.other));
+  const double loss = std::log(sum) - base::fused(double(q.off), shifted, double(q.lift) * blend);
   for (int64_t c = 0; scale && c < columns; ++c) {
     const double p = std::exp(double(x[c]) - double(top)) / sum;
     x[c] = float(double(*scale) * (p - double(q.at(c))));
@@ -44,7 +46,7 @@ double sigmoid_row(float* x, int64_t columns, const ClassTarget& q, const float*
   double loss = 0;
   for (int64_t c = 0; c < columns; ++c) {
     const double z = double(x[c]), e = std::exp(-std::abs(z)), target = double(q.at(c));
-    loss += std::max(z, 0.0) + std::log1p(e) - target * z;
+    loss += base::fused(-target, z, std::max(z, 0.0) + std::log1p(e));
     if (!scale) continue;
     const double p = (z >= 0 ? 1 : e) / (1 + e);
     x[c] = float(double(*scale) * (p - target));
@@ -57,7 +59,10 @@ double error_row(float* x, const ClassXent& a, const ClassTarget& q, const float
   const double beta = double(a.beta), n = double(a.columns);
   for (int64_t c = 0; c < a.columns; ++c) {
     const double error = double(x[c]) - double(q.at(c));
-    loss += error_loss(a.kind, error, beta);
+    if (a.kind == ClassLoss::squared)
+      loss = base::fused(error, error, loss);
+    else
+      loss += error_loss(a.kind, error, beta);
     if (scale) x[c] = float(double(*scale) * error_slope(a.kind, error, beta) / n);
   }
   return loss / n;

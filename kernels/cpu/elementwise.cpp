@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "base/fused.hpp"
 #include "kernels/check_views.hpp"
 #include "kernels/cpu/parallel.hpp"
 #include "kernels/cpu/vector_table.hpp"
@@ -12,10 +13,10 @@ namespace kernels {
 
 void run_cpu(const Add& args, Queue& queue) {
   float *y = args.y.f32(), *a = args.a.f32(), *b = args.b.f32();
-  const float scale = args.scale;
   for_ranges(queue, args.y.count, args.y.count, 64, [&](int64_t begin, int64_t end) {
+    const float scale = args.scale;  // a copy that no store to y can change
 #pragma omp simd
-    for (int64_t i = begin; i < end; ++i) y[i] = a[i] + scale * b[i];
+    for (int64_t i = begin; i < end; ++i) y[i] = base::fused(scale, b[i], a[i]);
   });
 }
 

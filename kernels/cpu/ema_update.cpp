@@ -3,8 +3,8 @@
 #include "kernels/ema_update.hpp"
 
 #include <algorithm>
-#include <cmath>
 
+#include "base/fused.hpp"
 #include "kernels/cpu/parallel.hpp"
 
 namespace kernels {
@@ -20,7 +20,7 @@ void run_cpu(const EmaUpdate& a, Queue& queue) {
       return;
     }
 #pragma omp simd
-    for (int64_t i = begin; i < end; ++i) y[i] = std::fma(add, x[i] - y[i], y[i]);
+    for (int64_t i = begin; i < end; ++i) y[i] = base::fused(add, x[i] - y[i], y[i]);
   });
 }
 

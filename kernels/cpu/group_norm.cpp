@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/fused.hpp"
 #include "kernels/cpu/norm_factors.hpp"
 #include "kernels/cpu/vector_table.hpp"
 
@@ -33,7 +34,8 @@ void run_cpu(const GroupNormStatistics& a, Queue& queue) {
       sum += x[j];
       square_sum += squares[j];
     }
-    const double mean = sum / count, variance = std::max(0.0, square_sum / count - mean * mean);
+    const double mean = sum / count,
+                 variance = std::max(0.0, base::fused(-mean, mean, square_sum / count));
     std::fill_n(a.mean.f32() + image * n + first, of_group, float(mean));
     std::fill_n(a.rstd.f32() + image * n + first, of_group,
                 float(1 / std::sqrt(variance + double(a.eps))));
@@ -50,8 +52,8 @@ void run_cpu(const GroupNormBackward& a, Queue& queue) {
     const double *of_g = a.sums.f64() + 2 * image * n + first, *of_gz = of_g + n;
     double mean_g = 0, mean_gz = 0;  // of g * scale and of g * scale * z
     for (int64_t j = 0; j < of_group; ++j) {
-      mean_g += double(scale_of(a.norm, first + j)) * of_g[j];
-      mean_gz += double(scale_of(a.norm, first + j)) * of_gz[j];
+      mean_g = base::fused(double(scale_of(a.norm, first + j)), of_g[j], mean_g);
+      mean_gz = base::fused(double(scale_of(a.norm, first + j)), of_gz[j], mean_gz);
     }
     mean_g /= count;
     mean_gz /= count;
@@ -59,7 +61,7 @@ void run_cpu(const GroupNormBackward& a, Queue& queue) {
                  mean = double(a.norm.mean.f32()[image * n + first]), steep = rstd * mean_gz;
     const int64_t at = image * stride + first;
     std::fill_n(slope + at, of_group, float(-rstd * steep));
-    std::fill_n(offset + at, of_group, float(rstd * (mean * steep - mean_g)));
+    std::fill_n(offset + at, of_group, float(rstd * base::fused(mean, steep, -mean_g)));
   });
   const bool streams = streams_past_caches(a.dx, n) && a.dx.data != a.dy.data;
   vector_table().with(a.dx.type, [&](const auto& loops, auto element) {

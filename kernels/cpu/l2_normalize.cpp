@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/fused.hpp"
 #include "kernels/cpu/parallel.hpp"
 
 namespace kernels {
@@ -13,7 +14,7 @@ namespace {
 double dot(const float* a, const float* b, int64_t n) {
   double sum = 0;
 #pragma omp simd reduction(+ : sum)
-  for (int64_t i = 0; i < n; ++i) sum += double(a[i]) * double(b[i]);
+  for (int64_t i = 0; i < n; ++i) sum = base::fused(double(a[i]), double(b[i]), sum);
   return sum;
 }
 
@@ -58,8 +59,8 @@ void run_cpu(const L2NormalizeBackward& a, Queue& queue) {
       float* out = dx + r * a.width;
 #pragma omp simd
       for (int64_t i = 0; i < a.width; ++i) {
-        const float g = factor * (d[i] - in[i] * part);
-        out[i] = add ? out[i] + g : g;
+        const float across = base::fused(-in[i], part, d[i]);
+        out[i] = add ? base::fused(factor, across, out[i]) : factor * across;
       }
     }
   });

@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "base/fused.hpp"
 #include "base/narrow.hpp"
 #include "kernels/bf16_value.hpp"
 #include "kernels/cpu/parallel.hpp"
@@ -39,7 +40,8 @@ void backward_rows(const LayerScaleBackward& a, int64_t begin, int64_t end, floa
     for (int64_t j = 0; j < n; ++j) dx[j] = loops::store_as<T>(dy[j] * factor * scale[j]);
     if (!sums) continue;
 #pragma omp simd
-    for (int64_t j = 0; j < n; ++j) sums[j] += dy[j] * factor * loops::to_float(x[j]);
+    for (int64_t j = 0; j < n; ++j)
+      sums[j] = base::fused(dy[j] * factor, loops::to_float(x[j]), sums[j]);
   }
 }
 
@@ -58,7 +60,7 @@ void run_cpu(const LayerScaleForward& a, Queue& queue) {
         const T* x = static_cast<const T*>(a.x.data) + r * n;
 #pragma omp simd
         for (int64_t j = 0; j < n; ++j)
-          y[j] = residual[j] + loops::to_float(x[j]) * scale[j] * factor;
+          y[j] = base::fused(loops::to_float(x[j]) * scale[j], factor, residual[j]);
       }
     });
   });

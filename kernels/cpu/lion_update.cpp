@@ -2,6 +2,7 @@
 // CPU implementation of Lion's update.
 #include "kernels/lion_update.hpp"
 
+#include "base/fused.hpp"
 #include "kernels/bf16_value.hpp"
 #include "kernels/cpu/update_loop.hpp"
 
@@ -18,8 +19,8 @@ void run_typed(const LionUpdate& a, Queue& queue) {
 #pragma omp simd
                            for (int64_t i = 0; i < n; ++i) {
                              const float before = loops::to_float(mu[i]);
-                             const float toward = std::fma(keep1, before, add1 * g[i]);
-                             mu[i] = loops::store_as<T>(std::fma(keep2, before, add2 * g[i]));
+                             const float toward = base::fused(keep1, before, add1 * g[i]);
+                             mu[i] = loops::store_as<T>(base::fused(keep2, before, add2 * g[i]));
                              out[i] = toward > 0 ? 1.0f : toward < 0 ? -1.0f : 0.0f;
                            }
                          });

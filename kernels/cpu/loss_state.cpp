@@ -2,6 +2,7 @@
 // CPU implementation of the updates of losses' states.
 #include "kernels/loss_state.hpp"
 
+#include "base/fused.hpp"
 #include "kernels/cpu/parallel.hpp"
 
 namespace kernels {
@@ -11,7 +12,7 @@ void run_cpu(const MovingMean& a, Queue& queue) {
   const double *totals = a.totals.f64(), keep = double(a.momentum);
   for_ranges(queue, a.mean.count, a.mean.count, 64, [&](int64_t i, int64_t end) {
     for (; i < end; ++i)
-      mean[i] = float(keep * double(mean[i]) + (1 - keep) * (totals[i] / a.count));
+      mean[i] = float(base::fused(keep, double(mean[i]), (1 - keep) * (totals[i] / a.count)));
   });
 }
 

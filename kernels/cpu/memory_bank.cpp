@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/fused.hpp"
 #include "kernels/check_views.hpp"
 #include "kernels/cpu/parallel.hpp"
 #include "kernels/l2_normalize.hpp"
@@ -15,7 +16,7 @@ namespace {
 double dot(const float* a, const float* b, int64_t n) {
   double sum = 0;
 #pragma omp simd reduction(+ : sum)
-  for (int64_t i = 0; i < n; ++i) sum += double(a[i]) * double(b[i]);
+  for (int64_t i = 0; i < n; ++i) sum = base::fused(double(a[i]), double(b[i]), sum);
   return sum;
 }
 
@@ -59,7 +60,7 @@ void run_cpu(const BankGradient& a, Queue& queue) {
         const double d = double(a.d.f32()[r * stride + c]);
         const float* row = bank_row(a, r, c);
 #pragma omp simd
-        for (int64_t i = 0; i < a.width; ++i) sum[i] += d * double(row[i]);
+        for (int64_t i = 0; i < a.width; ++i) sum[i] = base::fused(d, double(row[i]), sum[i]);
       }
       float* out = a.dx.f32() + r * a.width;
       for (int64_t i = 0; i < a.width; ++i) {
@@ -81,8 +82,8 @@ void run_cpu(const BankUpdate& a, Queue& queue) {
       const float* x = a.x.f32() + i * a.width;
       double square = 0;
       for (int64_t k = 0; k < a.width; ++k) {
-        row[k] = float(keep * double(row[k]) + (1 - keep) * double(x[k]));
-        square += double(row[k]) * double(row[k]);
+        row[k] = float(base::fused(keep, double(row[k]), (1 - keep) * double(x[k])));
+        square = base::fused(double(row[k]), double(row[k]), square);
       }
       const double inverse = 1 / std::max(std::sqrt(square), double(kLeastLength));
       for (int64_t k = 0; k < a.width; ++k) row[k] = float(double(row[k]) * inverse);

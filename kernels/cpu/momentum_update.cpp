@@ -2,6 +2,7 @@
 // CPU implementation of the update with momentum.
 #include "kernels/momentum_update.hpp"
 
+#include "base/fused.hpp"
 #include "kernels/bf16_value.hpp"
 #include "kernels/cpu/update_loop.hpp"
 
@@ -19,14 +20,14 @@ void run_typed(const MomentumUpdate& a, Queue& queue) {
                            if (nesterov) {
 #pragma omp simd
                              for (int64_t i = 0; i < n; ++i) {
-                               float next = std::fma(keep, loops::to_float(t[i]), add * g[i]);
+                               float next = base::fused(keep, loops::to_float(t[i]), add * g[i]);
                                t[i] = loops::store_as<T>(next);
-                               out[i] = std::fma(ahead, next, g[i]);
+                               out[i] = base::fused(ahead, next, g[i]);
                              }
                            } else {
 #pragma omp simd
                              for (int64_t i = 0; i < n; ++i) {
-                               float next = std::fma(keep, loops::to_float(t[i]), add * g[i]);
+                               float next = base::fused(keep, loops::to_float(t[i]), add * g[i]);
                                t[i] = loops::store_as<T>(next);
                                out[i] = next;
                              }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/fused.hpp"
 #include "kernels/cpu/parallel.hpp"
 
 namespace kernels {
@@ -61,7 +62,8 @@ void run_cpu(const NceTerms& a, Queue& queue) {
       float* x = a.logits.f32() + r * a.columns;
       const double loss = a.kind == NceKind::nce ? nce_row(x, a, scale) : softmax_row(x, a, scale);
       float& out = a.loss.f32()[r];
-      out = float((a.loss_write == Write::accumulate ? double(out) : 0) + double(a.factor) * loss);
+      out = float(
+          base::fused(double(a.factor), loss, a.loss_write == Write::accumulate ? double(out) : 0));
     }
   });
 }

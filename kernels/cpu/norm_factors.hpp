@@ -4,8 +4,8 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 
+#include "base/fused.hpp"
 #include "base/narrow.hpp"
 #include "kernels/batch_norm.hpp"
 #include "kernels/cpu/parallel.hpp"
@@ -59,8 +59,8 @@ struct NormFactors {
         for (int64_t j = 0; j < columns; ++j) {
           const float f = v.rstd.f32()[g * columns + j] * scale_of(v, j);
           factor[g * stride + j] = f;
-          shift[g * stride + j] =
-              std::fma(-v.mean.f32()[g * columns + j], f, v.bias.none() ? 0.0f : v.bias.f32()[j]);
+          shift[g * stride + j] = base::fused(-v.mean.f32()[g * columns + j], f,
+                                              v.bias.none() ? 0.0f : v.bias.f32()[j]);
         }
     });
   }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/fused.hpp"
 #include "kernels/cpu/parallel.hpp"
 
 namespace kernels {
@@ -18,11 +19,11 @@ void run_cpu(const PairSigmoid& a, Queue& queue) {
       double loss = 0, along = 0, total = 0;
       for (int64_t c = 0; c < a.columns; ++c) {
         const double cosine = double(x[c]), sign = c == a.first + r ? 1 : -1;
-        const double z = sign * (temperature * cosine + bias);
+        const double z = sign * base::fused(temperature, cosine, bias);
         const double small = std::exp(-std::abs(z));  // sigmoid(-z) without overflow
         const double d = -sign * (z > 0 ? small : 1) / (1 + small);
         loss += std::max(-z, 0.0) + std::log1p(small);
-        along += d * cosine;
+        along = base::fused(d, cosine, along);
         total += d;
         x[c] = float(scale * temperature * d);
       }

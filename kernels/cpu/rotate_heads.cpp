@@ -2,6 +2,7 @@
 // CPU implementation of rotary positions.
 #include "kernels/rotate_heads.hpp"
 
+#include "base/fused.hpp"
 #include "kernels/bf16_value.hpp"
 #include "kernels/cpu/parallel.hpp"
 
@@ -13,8 +14,8 @@ void rotate_head(T* x, const float* cosines, const float* sines, float sign, int
 #pragma omp simd
   for (int64_t i = 0; i < half; ++i) {
     const float a = loops::to_float(x[i]), b = loops::to_float(x[i + half]), s = sign * sines[i];
-    x[i] = loops::store_as<T>(a * cosines[i] - b * s);
-    x[i + half] = loops::store_as<T>(b * cosines[i] + a * s);
+    x[i] = loops::store_as<T>(base::fused(a, cosines[i], -(b * s)));
+    x[i + half] = loops::store_as<T>(base::fused(b, cosines[i], a * s));
   }
 }
 

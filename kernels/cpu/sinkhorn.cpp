@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/fused.hpp"
 #include "kernels/cpu/parallel.hpp"
 
 namespace kernels {
@@ -37,8 +38,9 @@ ColumnFactors column_factors(const SinkhornScale& a, double* factors) {
   }
   if (a.first) out.first = 1 / all;
   if (empty) out.add = kSinkhornLeast;
+  const double first = out.first, add = out.add * double(a.samples);
   for (int64_t c = 0; c < a.columns; ++c)
-    factors[c] = 1 / (double(a.columns) * (totals[c] * out.first + out.add * double(a.samples)));
+    factors[c] = 1 / (double(a.columns) * base::fused(totals[c], first, add));
   out.of = factors;
   return out;
 }
@@ -47,7 +49,7 @@ template <class T>
 void scale_row(const SinkhornScale& a, const ColumnFactors& by, T* q, float* target) {
   double sum = 0;
   for (int64_t c = 0; c < a.columns; ++c) {
-    double v = double(q[c]) * by.first + by.add;
+    double v = base::fused(double(q[c]), by.first, by.add);
     if (by.of) v *= by.of[c];
     q[c] = T(v);
     sum += double(q[c]);

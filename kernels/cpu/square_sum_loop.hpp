@@ -6,10 +6,18 @@
 #include <cstdint>
 #include <cstring>
 
+#include "base/fused.hpp"
+
 namespace kernels::loops {
 
 using Float4 = float __attribute__((vector_size(16)));
 using Double4 = double __attribute__((vector_size(32)));
+
+// Returns a b + c, rounded once.
+inline Double4 fused(Double4 a, Double4 b, Double4 c) {
+  return Double4{base::fused(a[0], b[0], c[0]), base::fused(a[1], b[1], c[1]),
+                 base::fused(a[2], b[2], c[2]), base::fused(a[3], b[3], c[3])};
+}
 
 inline double sum_of_lanes(const Double4 (&lane)[4]) {
   Double4 s = (lane[0] + lane[1]) + (lane[2] + lane[3]);
@@ -25,10 +33,10 @@ inline double square_sum(const float* x, int64_t n) {
       Float4 f;
       std::memcpy(&f, x + i + 4 * k, sizeof f);
       Double4 d = __builtin_convertvector(f, Double4);
-      lane[k] += d * d;
+      lane[k] = fused(d, d, lane[k]);
     }
   double rest = 0;
-  for (; i < n; ++i) rest += double(x[i]) * double(x[i]);
+  for (; i < n; ++i) rest = base::fused(double(x[i]), double(x[i]), rest);
   return sum_of_lanes(lane) + rest;
 }
 
@@ -43,16 +51,15 @@ inline double square_sum_columns(const float* x, double* columns, int64_t n) {
       std::memcpy(&f, x + i + 4 * k, sizeof f);
       std::memcpy(&c, columns + i + 4 * k, sizeof c);
       Double4 d = __builtin_convertvector(f, Double4);
-      d *= d;
-      c += d;
-      lane[k] += d;
+      c = fused(d, d, c);
+      lane[k] = fused(d, d, lane[k]);
       std::memcpy(columns + i + 4 * k, &c, sizeof c);
     }
   double rest = 0;
   for (; i < n; ++i) {
-    double d = double(x[i]) * double(x[i]);
-    columns[i] += d;
-    rest += d;
+    const double d = double(x[i]);
+    columns[i] = base::fused(d, d, columns[i]);
+    rest = base::fused(d, d, rest);
   }
   return sum_of_lanes(lane) + rest;
 }

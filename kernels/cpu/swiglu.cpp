@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/fused.hpp"
 #include "kernels/bf16_value.hpp"
 #include "kernels/cpu/parallel.hpp"
 #include "kernels/cpu/vector_table.hpp"
@@ -70,7 +71,7 @@ void run_cpu(const SwigluBackward& a, Queue& queue) {
         const float g = loops::to_float(gate[i]), v = loops::to_float(value[i]),
                     d = loops::to_float(dy[i]), s = 1 / (1 + powers[i]);
         // 1 - s is computed as s exp(-g), because it has no digits left if s is near 1.
-        dgate[i] = loops::store_as<T>(d * v * (s + g * s * (s * powers[i])));
+        dgate[i] = loops::store_as<T>(d * v * base::fused(g * s, s * powers[i], s));
         dvalue[i] = loops::store_as<T>(d * (g * s));
       }
     });

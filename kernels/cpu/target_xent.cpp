@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/fused.hpp"
 #include "kernels/cpu/parallel.hpp"
 
 namespace kernels {
@@ -41,14 +42,17 @@ double softmax_row(const Row& r) {
     if (!r.known(c)) continue;
     const double q = r.weight(c) * double(r.t[c]);
     mass += q;
-    product += q * d;
+    product = base::fused(q, d, product);
   }
   for (int64_t c = 0; r.scale && c < r.columns; ++c) {
     const double p = std::exp(double(r.x[c]) - double(top)) / sum;
-    const double q = r.known(c) ? r.weight(c) * double(r.t[c]) : 0;
-    r.x[c] = float(double(*r.scale) * (mass * p - q));
+    double slope = mass * p;
+    if (r.known(c))  // one product is rounded, the other is not
+      slope = r.weights ? base::fused(-r.weight(c), double(r.t[c]), slope)
+                        : base::fused(mass, p, -double(r.t[c]));
+    r.x[c] = float(double(*r.scale) * slope);
   }
-  return mass * std::log(sum) - product;
+  return base::fused(mass, std::log(sum), -product);
 }
 
 double sigmoid_row(const Row& r) {
@@ -56,7 +60,8 @@ double sigmoid_row(const Row& r) {
   for (int64_t c = 0; c < r.columns; ++c) {
     const double z = double(r.x[c]), e = std::exp(-std::abs(z)), t = double(r.t[c]);
     const double w = r.known(c) ? r.weight(c) : 0;
-    if (r.known(c)) loss += w * (std::max(z, 0.0) + std::log1p(e) - t * z);
+    if (r.known(c))
+      loss = base::fused(w, base::fused(-t, z, std::max(z, 0.0) + std::log1p(e)), loss);
     if (r.scale)
       r.x[c] = r.known(c) ? float(double(*r.scale) * w * ((z >= 0 ? 1 : e) / (1 + e) - t)) : 0;
   }
@@ -68,7 +73,7 @@ double error_row(const Row& r, ClassLoss kind, double beta) {
   const double n = double(r.columns);
   for (int64_t c = 0; c < r.columns; ++c) {
     const double error = double(r.x[c]) - double(r.t[c]), w = r.weight(c);
-    loss += w * error_loss(kind, error, beta);
+    loss = base::fused(w, error_loss(kind, error, beta), loss);
     if (r.scale) r.x[c] = float(double(*r.scale) * w * error_slope(kind, error, beta) / n);
   }
   return loss / n;

@@ -8,8 +8,8 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 
+#include "base/fused.hpp"
 #include "base/narrow.hpp"
 #include "kernels/apply_update.hpp"
 #include "kernels/cpu/square_sum_loop.hpp"
@@ -34,7 +34,7 @@ inline const float* with_inner_decay(const float* g, const float* w,
   if (!inner.changes()) return g;
   const float decay = inner.decay, ratio = inner.ratio;
 #pragma omp simd
-  for (int64_t i = 0; i < n; ++i) buffer[i] = std::fma(decay, w[i], g[i]) * ratio;
+  for (int64_t i = 0; i < n; ++i) buffer[i] = base::fused(decay, w[i], g[i]) * ratio;
   return buffer;
 }
 
@@ -43,9 +43,9 @@ inline void apply_chunk(const Update& a, float* __restrict w, float* __restrict 
   const float rate = a.rate, decay = a.decay, negative = -a.schedule;
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
-    const float wanted = std::fma(decay, w[i], rate * d[i]);
+    const float wanted = base::fused(decay, w[i], rate * d[i]);
     d[i] = negative * wanted;
-    w[i] = std::fma(negative, wanted, w[i]);
+    w[i] = base::fused(negative, wanted, w[i]);
   }
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/fused.hpp"
 #include "kernels/cpu/parallel.hpp"
 #include "kernels/cpu/vector_table.hpp"
 
@@ -56,7 +57,7 @@ double view_loss(const ViewXent& a, int64_t v, const float* x, const float* targ
 #pragma omp simd reduction(+ : weight, part)
     for (int64_t k = 0; k < a.columns; ++k) {
       weight += double(q[k]);
-      part += double(q[k]) * (double(x[k]) - double(top));
+      part = base::fused(double(q[k]), double(x[k]) - double(top), part);
     }
   }
   for_powers(x, nullptr, top, a.temperature, a.columns,
@@ -64,7 +65,7 @@ double view_loss(const ViewXent& a, int64_t v, const float* x, const float* targ
                sum += sum_of(e, count);
                if (gradient) std::copy_n(e, count, gradient + begin);
              });
-  const double loss = weight * std::log(sum) - part * cold;
+  const double loss = base::fused(weight, std::log(sum), -(part * cold));
   if (!gradient) return loss;
   const float factor = float(scale * cold * weight / sum), share = float(scale * cold);
   for (int64_t k = 0; k < a.columns; ++k) gradient[k] *= factor;
@@ -72,7 +73,7 @@ double view_loss(const ViewXent& a, int64_t v, const float* x, const float* targ
     if (!a.compares(v, t)) continue;
     const float* q = targets + t * a.columns;
 #pragma omp simd
-    for (int64_t k = 0; k < a.columns; ++k) gradient[k] -= share * q[k];
+    for (int64_t k = 0; k < a.columns; ++k) gradient[k] = base::fused(-share, q[k], gradient[k]);
   }
   return loss;
 }
@@ -115,7 +116,7 @@ void run_cpu(const ViewXent& a, Queue& queue) {
     double loss = 0;
     for (int64_t v = 0; v < a.views; ++v) loss += losses[b * a.views + v];
     float& out = a.loss.f32()[b];
-    out = float((a.loss_write == Write::accumulate ? double(out) : 0) + part * loss);
+    out = float(base::fused(part, loss, a.loss_write == Write::accumulate ? double(out) : 0));
   }
 }
 

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/error.hpp"
+#include "base/fused.hpp"
 
 namespace checkpoint {
 
@@ -39,7 +40,7 @@ std::vector<float> resample_grid(const std::vector<float>& table, int64_t from, 
                          y.share * (1 - x.share), y.share * x.share};
       for (int64_t c = 0; c < width; ++c) {
         double sum = 0;
-        for (int k = 0; k < 4; ++k) sum += share[k] * double(corner[k][c]);
+        for (int k = 0; k < 4; ++k) sum = base::fused(share[k], double(corner[k][c]), sum);
         *o++ = float(sum);
       }
     }

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <limits>
 
+#include "base/fused.hpp"
+
 namespace eval {
 
 ClassCounts count_classes(const float* scores, const float* targets, int64_t classes,
@@ -62,7 +64,7 @@ std::optional<double> average_precision(const Score* scores, const float* target
     precision[i - 1] = std::max(precision[i - 1], precision[i]);
   double sum = 0;
   for (size_t i = 0; i < recall.size(); ++i)
-    sum += (recall[i] - (i ? recall[i - 1] : 0)) * precision[i];
+    sum = base::fused(recall[i] - (i ? recall[i - 1] : 0), precision[i], sum);
   return sum;
 }
 

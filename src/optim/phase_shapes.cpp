@@ -5,12 +5,14 @@
 #include <cmath>
 #include <numbers>
 
+#include "base/fused.hpp"
+
 namespace optim {
 namespace {
 
 // Returns end where the cosine ends, and start where it begins.
 double half_cosine(double start, double end, double w) {
-  return end + (start - end) / 2 * (1 + std::cos(std::numbers::pi * w));
+  return base::fused((start - end) / 2, 1 + std::cos(std::numbers::pi * w), end);
 }
 
 double rounded(double x, int digits) {
@@ -42,7 +44,7 @@ void LinearPhase::bind(config::Table& t) {
   t.key("start", start, "value at w = 0").min(0);
   t.key("end", end, "value at w = 1").min(0);
 }
-double LinearPhase::at(double w) const { return end * w + start * (1 - w); }
+double LinearPhase::at(double w) const { return base::fused(end, w, start * (1 - w)); }
 std::shared_ptr<const PhaseShape> LinearPhase::scaled_to(double rate) const {
   return changed(*this, [&](auto& p) { p.end = rate; });
 }
@@ -159,7 +161,7 @@ double RestartPhase::at(double w) const {
   int64_t last = 0;
   double from = 0;
   for (int64_t i = 1; i <= restarts; ++i)
-    if (const double place = interval + double(i - 1) * distance; place <= w) {
+    if (const double place = base::fused(double(i - 1), distance, interval); place <= w) {
       last = i;
       from = place;
     }

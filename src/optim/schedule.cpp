@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "base/error.hpp"
+#include "base/fused.hpp"
 #include "optim/phases.hpp"
 
 namespace optim {
@@ -132,7 +133,7 @@ ScheduleShape::Curve PolynomialShape::curve(const Clock& clock, int64_t warmup,
   const int64_t total = clock.total_steps;
   return [=](float base, int64_t step) {
     const float left = 1.0f - progress(step, warmup, total);
-    return std::fma(base - zero, exponent == 1 ? left : power_of(left, exponent), zero);
+    return base::fused(base - zero, exponent == 1 ? left : power_of(left, exponent), zero);
   };
 }
 

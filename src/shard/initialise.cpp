@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/fused.hpp"
+
 namespace shard {
 namespace {
 
@@ -26,7 +28,7 @@ void unit_rows(int64_t begin, int64_t end, int64_t width, float* out, int thread
   for (int64_t row = first; row < last; ++row) {
     double square = 0;
     for (int64_t i = row * width; i < (row + 1) * width; ++i)
-      square += value(uint64_t(i)) * value(uint64_t(i));
+      square = base::fused(value(uint64_t(i)), value(uint64_t(i)), square);
     const double length = std::max(std::sqrt(square), 1e-12);
     for (int64_t i = std::max(begin, row * width); i < std::min(end, (row + 1) * width); ++i)
       out[i - begin] = float(value(uint64_t(i)) / length);

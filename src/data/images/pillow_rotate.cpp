@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/fused.hpp"
 #include "data/images/pillow.hpp"
 
 namespace data::pillow {
@@ -33,8 +34,8 @@ void take_nearest(const Image& from, double degrees, const Image& to) {
   const double turn = -degrees * (M_PI / 180), c = to_15_decimals(std::cos(turn)),
                s = to_15_decimals(std::sin(turn)), middle_x = double(from.width) / 2,
                middle_y = double(from.height) / 2;
-  const double first_x = c * -middle_x + s * -middle_y + middle_x,
-               first_y = -s * -middle_x + c * -middle_y + middle_y;
+  const double first_x = base::fused(c, -middle_x, s * -middle_y) + middle_x,
+               first_y = base::fused(-s, -middle_x, c * -middle_y) + middle_y;
   int64_t row_x = to_fixed(first_x + c * 0.5 + s * 0.5),
           row_y = to_fixed(first_y - s * 0.5 + c * 0.5);
   std::memset(to.data, 0, size_t(to.bytes()));

@@ -2,6 +2,7 @@
 // rotate: turns an image by one of several angles. The angle's number is a label that needs no
 // annotation.
 #include "base/error.hpp"
+#include "base/fused.hpp"
 #include "data/ops/views.hpp"
 
 namespace data {
@@ -51,7 +52,8 @@ class Rotate : public Op {
   double degrees(int32_t number) const {
     const float step = 360.0f / float(angles_);
     const int64_t i = number;
-    return double(i < (angles_ + 1) / 2 ? step * float(i) : 360.0f - step * float(angles_ - i));
+    return double(i < (angles_ + 1) / 2 ? step * float(i)
+                                        : base::fused(-step, float(angles_ - i), 360.0f));
   }
   Keys keys_;
   std::string label_;

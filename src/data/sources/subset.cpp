@@ -9,6 +9,7 @@
 
 #include "base/cancel.hpp"
 #include "base/error.hpp"
+#include "base/fused.hpp"
 #include "base/hash.hpp"
 #include "base/permutation.hpp"
 #include "base/random.hpp"
@@ -26,7 +27,7 @@ struct Places {
   int64_t begin = 0, end = 0;
   Places(const Part& part, int64_t all, const std::string& what) {
     auto of = [all](double fraction) {
-      return std::min(all, int64_t(std::floor(fraction * double(all) + 0.5)));
+      return std::min(all, int64_t(std::floor(base::fused(fraction, double(all), 0.5))));
     };
     begin = part.skip_fraction > 0 ? of(part.skip_fraction) : part.skip;
     end = part.fraction > 0 ? of(part.skip_fraction + part.fraction)

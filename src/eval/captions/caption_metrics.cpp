@@ -9,6 +9,7 @@
 #include <unordered_map>
 
 #include "base/error.hpp"
+#include "base/fused.hpp"
 #include "base/text.hpp"
 #include "eval/captions/caption_tokens.hpp"
 
@@ -184,7 +185,7 @@ double rouge_l_of(const std::string& candidate, const std::vector<std::string>& 
     recall = std::max(recall, common / double(of_reference.size()));
   }
   if (precision == 0 || recall == 0) return 0;
-  return (1 + beta * beta) * precision * recall / (recall + beta * beta * precision);
+  return (1 + beta * beta) * precision * recall / base::fused(beta * beta, precision, recall);
 }
 
 // TF-IDF weights of the n-grams of one caption.
@@ -226,7 +227,8 @@ class CiderD {
       const double log_frequency = std::log(std::max(1.0, frequency_[size_t(c.ngram)]));
       const double weight = double(c.times) * (log_documents_ - log_frequency);
       out.weights.push_back(weight);
-      out.norm[size_t(c.order)] += weight * weight;
+      double& norm = out.norm[size_t(c.order)];
+      norm = base::fused(weight, weight, norm);
       if (c.order == 1) out.bigrams += c.times;
     }
     for (double& n : out.norm) n = std::sqrt(n);
@@ -244,7 +246,8 @@ class CiderD {
     for (size_t j = 0; j < candidate.counts.size(); ++j) {
       const Count& c = candidate.counts[j];
       const double other = of_reference_[size_t(c.ngram)];
-      products[size_t(c.order)] += std::min(of_candidate.weights[j], other) * other;
+      double& product = products[size_t(c.order)];
+      product = base::fused(std::min(of_candidate.weights[j], other), other, product);
     }
     for (const Count& c : reference.counts) of_reference_[size_t(c.ngram)] = 0;
 
@@ -252,7 +255,7 @@ class CiderD {
     const double penalty = std::exp(-(difference * difference) / (2 * sigma * sigma));
     for (size_t n = 0; n < kOrders; ++n) {
       const double norms = of_candidate.norm[n] * weighed.norm[n];
-      if (norms != 0) sums[n] += products[n] / norms * penalty;
+      if (norms != 0) sums[n] = base::fused(products[n] / norms, penalty, sums[n]);
     }
   }
 

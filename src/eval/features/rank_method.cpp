@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "base/fused.hpp"
 #include "base/narrow.hpp"
 
 namespace eval {
@@ -14,7 +15,7 @@ double effective_rank(std::span<const double> values) {
   if (sum == 0) return 0;
   for (double v : values) {
     const double p = v / sum + kEpsilon;
-    entropy -= p * std::log(p);
+    entropy = base::fused(-p, std::log(p), entropy);
   }
   return std::exp(entropy);
 }

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "base/error.hpp"
+#include "base/fused.hpp"
 #include "base/numpy_random.hpp"
 #include "eval/fits/dense.hpp"
 #include "eval/fits/symmetric.hpp"
@@ -68,7 +69,7 @@ ProbeRows standardised(const LabelledRows& data, const std::vector<int64_t>& row
   for (int64_t row : rows)
     for (int64_t f = 0; f < width; ++f) {
       const double d = double(data.x[row * width + f]) - p.mean[size_t(f)];
-      p.deviation[size_t(f)] += d * d;
+      p.deviation[size_t(f)] = base::fused(d, d, p.deviation[size_t(f)]);
     }
   for (double& d : p.deviation) d = std::sqrt(d / double(n)) + kLeastDeviation;
   for (int64_t i = 0; i < n; ++i) {

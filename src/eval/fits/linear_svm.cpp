@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/fused.hpp"
 #include "eval/class_metrics.hpp"
 #include "eval/fits/dense.hpp"
 #include "eval/fits/newton.hpp"
@@ -27,7 +28,7 @@ class SquaredHinge : public Convex {
     double sum = dot(w.data(), w.data(), width_) / 2;
     for (size_t i = 0; i < rows_.size(); ++i) {
       const double short_of = std::max(0.0, 1 - target(i) * dot(row(i), w.data(), width_));
-      sum += weight(i) * short_of * short_of;
+      sum = base::fused(weight(i) * short_of, short_of, sum);
     }
     return sum;
   }
@@ -39,7 +40,7 @@ class SquaredHinge : public Convex {
       const double short_of = 1 - target(i) * dot(row(i), w.data(), width_);
       if (short_of <= 0) continue;  // NaN is added to the sum, so that no fit ignores it
       active_.push_back(i);
-      sum += weight(i) * short_of * short_of;
+      sum = base::fused(weight(i) * short_of, short_of, sum);
       add_scaled(g.data(), -2 * weight(i) * short_of * target(i), row(i), width_);
     }
     return sum;
@@ -52,7 +53,8 @@ class SquaredHinge : public Convex {
   void diagonal(std::vector<double>& out) override {
     std::fill(out.begin(), out.end(), 1.0);
     for (size_t i : active_)
-      for (int64_t f = 0; f < width_; ++f) out[size_t(f)] += 2 * weight(i) * row(i)[f] * row(i)[f];
+      for (int64_t f = 0; f < width_; ++f)
+        out[size_t(f)] = base::fused(2 * weight(i) * row(i)[f], row(i)[f], out[size_t(f)]);
   }
 
  private:

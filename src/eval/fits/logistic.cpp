@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/fused.hpp"
 #include "eval/fits/dense.hpp"
 #include "eval/fits/newton.hpp"
 
@@ -60,7 +61,7 @@ class CrossEntropy : public Convex {
           const double p = probabilities_[size_t(i * classes_ + c)], scale = p * (1 - p);
           const double* x = row(i);
           double* to = out.data() + c * width_;
-          for (int64_t f = 0; f < width_; ++f) to[f] += scale * x[f] * x[f];
+          for (int64_t f = 0; f < width_; ++f) to[f] = base::fused(scale * x[f], x[f], to[f]);
         }
     });
   }
@@ -111,7 +112,8 @@ class CrossEntropy : public Convex {
     double total = 0;
     for (double loss : losses) total += loss;
     for (int64_t c = 0; c < classes_; ++c)
-      total += strength_ / 2 * dot(w.data() + c * width_, w.data() + c * width_, width_ - 1);
+      total = base::fused(strength_ / 2,
+                          dot(w.data() + c * width_, w.data() + c * width_, width_ - 1), total);
     return total;
   }
 
@@ -151,7 +153,7 @@ LogisticProbe fit_logistic(const LabelledRows& rows, double l2, int threads) {
   for (int64_t i = 0; i < n; ++i)
     for (int64_t f = 0; f < features; ++f) {
       const double d = double(rows.x[i * features + f]) - probe.mean[size_t(f)];
-      probe.deviation[size_t(f)] += d * d;
+      probe.deviation[size_t(f)] = base::fused(d, d, probe.deviation[size_t(f)]);
     }
   for (double& d : probe.deviation) {
     d = std::sqrt(d / double(n));

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/fused.hpp"
 #include "eval/fits/dense.hpp"
 
 namespace eval {
@@ -32,13 +33,14 @@ Vector newton_step(Convex& function, const Vector& g, double error, int64_t prod
     if (!(curvature > 0)) break;  // flat in double precision
     const double length = square / curvature;
     for (size_t i = 0; i < n; ++i) {
-      step[i] += length * direction[i];
-      residual[i] -= length * product[i];
+      step[i] = base::fused(length, direction[i], step[i]);
+      residual[i] = base::fused(-length, product[i], residual[i]);
       scaled[i] = residual[i] / scale[i];
     }
     const double before = square;
     square = product_of(residual, scaled);
-    for (size_t i = 0; i < n; ++i) direction[i] = scaled[i] + square / before * direction[i];
+    for (size_t i = 0; i < n; ++i)
+      direction[i] = base::fused(square / before, direction[i], scaled[i]);
   }
   return step;
 }
@@ -62,8 +64,8 @@ std::vector<double> minimised(Convex& function, const NewtonLimits& limits) {
     bool lower = false;
     for (int h = 0; h < kHalvings && !lower && slope < 0; ++h) {
       if (h > 0) share /= 2;
-      for (size_t i = 0; i < w.size(); ++i) next[i] = w[i] + share * step[i];
-      lower = function.value(next) <= value + kSufficient * share * slope + rounding;
+      for (size_t i = 0; i < w.size(); ++i) next[i] = base::fused(share, step[i], w[i]);
+      lower = function.value(next) <= base::fused(kSufficient * share, slope, value) + rounding;
     }
     if (!lower) break;
     w.swap(next);

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/fused.hpp"
 #include "eval/fits/dense.hpp"
 
 namespace eval {
@@ -31,7 +32,7 @@ Tridiagonal tridiagonal_of(std::vector<double>& a, int64_t n, int threads) {
     const double rest = dot(row + first + 1, row + first + 1, m - 1);
     if (rest == 0) continue;  // the column has one number already
     std::copy_n(row + first, m, v.begin());
-    below = std::copysign(std::sqrt(v[0] * v[0] + rest), -v[0]);
+    below = std::copysign(std::sqrt(base::fused(v[0], v[0], rest)), -v[0]);
     v[0] -= below;
     const double scale = 2 / dot(v.data(), v.data(), m);
     for_parts(threads, m, [&](int64_t begin, int64_t end) {
@@ -43,7 +44,8 @@ Tridiagonal tridiagonal_of(std::vector<double>& a, int64_t n, int threads) {
       for (int64_t i = begin; i < end; ++i) {
         double* to = a.data() + (first + i) * n + first;
         const double of_v = v[size_t(i)], of_w = w[size_t(i)];
-        for (int64_t j = 0; j < m; ++j) to[j] -= of_v * w[size_t(j)] + of_w * v[size_t(j)];
+        for (int64_t j = 0; j < m; ++j)
+          to[j] -= base::fused(of_v, w[size_t(j)], of_w * v[size_t(j)]);
       }
     });
   }

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 
+#include "base/fused.hpp"
 #include "config/table.hpp"
 #include "models/decoders/caption_decoder.hpp"
 #include "models/decoders/caption_head.hpp"
@@ -50,7 +51,7 @@ struct CappaOptions : config::Table::Variant {
   int64_t masked_tokens() const { return int64_t(masking_ratio * double(length())); }
   // Returns the number of an image's tokens that the decoder reads in training.
   int64_t kept_tokens(int64_t tokens) const {
-    return std::max(int64_t{1}, int64_t(keep_ratio * double(tokens) + 0.5));
+    return std::max(int64_t{1}, int64_t(base::fused(keep_ratio, double(tokens), 0.5)));
   }
   int64_t embedding_rows() const { return vocab_size + (masked() ? 1 : 0); }
   // The configurations of the model's parts.

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/fused.hpp"
 #include "kernels/rank_hits.hpp"
 #include "kernels/target_counts.hpp"
 #include "kernels/target_xent.hpp"
@@ -99,7 +100,7 @@ double ClassObjective::uniform_loss() const {
   if (options_.compares_values()) return std::numeric_limits<double>::quiet_NaN();
   if (options_.loss == kernels::ClassLoss::softmax && of_labels()) return std::log(n);
   // Each class is given the probability 1 / n.
-  return n > 1 && of_labels() ? std::log(n) - (n - 1) * std::log1p(-1 / n)
+  return n > 1 && of_labels() ? base::fused(1 - n, std::log1p(-1 / n), std::log(n))
                               : std::numeric_limits<double>::quiet_NaN();
 }
 
@@ -182,7 +183,7 @@ void ClassObjective::prepare_targets(const HostBatch& batch, const std::vector<M
     for (int64_t c = 0; c < classes_; ++c)
       out.f32()[b * classes_ + c] = !options_.compares_values() && (own[c] < 0 || other[c] < 0)
                                         ? -1
-                                        : share * own[c] + (1 - share) * other[c];
+                                        : base::fused(share, own[c], (1 - share) * other[c]);
   }
 }
 

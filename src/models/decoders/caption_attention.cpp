@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/error.hpp"
+#include "base/fused.hpp"
 #include "device/memory.hpp"
 #include "kernels/bf16_value.hpp"
 #include "kernels/f16_value.hpp"
@@ -36,7 +37,8 @@ std::vector<float> mean_attention(std::span<const float> q, std::span<const floa
   for (size_t head = 0; head < width; head += dim) {
     for (size_t r = 0; r < rows; ++r) {
       double dot = 0;
-      for (size_t i = head; i < head + dim; ++i) dot += double(q[i]) * double(k[r * width + i]);
+      for (size_t i = head; i < head + dim; ++i)
+        dot = base::fused(double(q[i]), double(k[r * width + i]), dot);
       weights[r] = dot / std::sqrt(double(dim));
     }
     const double largest = *std::max_element(weights.begin(), weights.end());

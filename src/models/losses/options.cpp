@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/fused.hpp"
 #include "models/losses/losses.hpp"
 
 namespace models {
@@ -99,7 +100,8 @@ double DinoLossOptions::teacher_temperature_at(int64_t step) const {
   if (at >= steps) return teacher_temperature;
   if (steps == 1) return teacher_temperature_start;
   const double share = double(at) / double(steps - 1);
-  return teacher_temperature_start + share * (teacher_temperature - teacher_temperature_start);
+  return base::fused(share, teacher_temperature - teacher_temperature_start,
+                     teacher_temperature_start);
 }
 
 void DeepclusterLossOptions::bind(config::Table& t) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/fused.hpp"
 #include "kernels/example_sums.hpp"
 #include "kernels/l2_normalize.hpp"
 #include "models/losses/step_batch.hpp"
@@ -203,7 +204,7 @@ class SiglipScores : public PairScorePass {
       double square = 0;
       for (int64_t i = 0; i < group * dim; ++i)
         mean[size_t(i % dim)] += double(embeddings[size_t(g * group * dim + i)]) / double(group);
-      for (const double m : mean) square += m * m;
+      for (const double m : mean) square = base::fused(m, m, square);
       for (int64_t i = 0; i < dim; ++i)
         out[size_t(g * dim + i)] = float(mean[size_t(i)] / (std::sqrt(square) + 1e-8));
     }

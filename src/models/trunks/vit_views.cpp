@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/fused.hpp"
 #include "kernels/gemm.hpp"
 #include "models/trunks/vit.hpp"
 
@@ -15,8 +16,10 @@ namespace {
 // after the second one.
 std::array<double, 4> cubic_weights(double part) {
   constexpr double a = -0.75;
-  auto near = [&](double x) { return ((a + 2) * x - (a + 3)) * x * x + 1; };
-  auto far = [&](double x) { return ((a * x - 5 * a) * x + 8 * a) * x - 4 * a; };
+  auto near = [&](double x) { return base::fused(base::fused(a + 2, x, -(a + 3)) * x, x, 1); };
+  auto far = [&](double x) {
+    return base::fused(base::fused(base::fused(a, x, -5 * a), x, 8 * a), x, -4 * a);
+  };
   return {far(part + 1), near(part), near(1 - part), far(2 - part)};
 }
 

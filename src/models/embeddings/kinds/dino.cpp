@@ -2,6 +2,7 @@
 // DINO (ssl.md 3.6): all views predict what a slowly moving teacher makes of the large views.
 #include <cmath>
 
+#include "base/fused.hpp"
 #include "models/embeddings/embedding_kind.hpp"
 
 namespace models {
@@ -27,14 +28,14 @@ struct DinoOptions : EmbeddingOptions {
     return {.loss = make_dino_loss(loss, network.widths().front(), list),
             .loss_doc = "cross-entropy of a view's scores with the teacher's for other views",
             .student_views = {},
-            .teacher = TeacherPlan{.keep =
-                                       [from = momentum](int64_t step, int64_t total) {
-                                         const double share =
-                                             total > 0 ? double(step - 1) / double(total) : 0;
-                                         return 1 - (1 - from) / 2 * (1 + std::cos(M_PI * share));
-                                       },
-                                   .views = loss.teacher_views,
-                                   .starts_from_first_pass = true}};
+            .teacher = TeacherPlan{
+                .keep =
+                    [from = momentum](int64_t step, int64_t total) {
+                      const double share = total > 0 ? double(step - 1) / double(total) : 0;
+                      return base::fused((from - 1) / 2, 1 + std::cos(M_PI * share), 1);
+                    },
+                .views = loss.teacher_views,
+                .starts_from_first_pass = true}};
   }
 };
 
