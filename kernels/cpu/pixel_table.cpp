@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A fused multiply-add would give other bits than the preprocessing ops, so this file is compiled
-// without (TRAINER_UNFUSED in CMakeLists.txt).
+// A fused multiply-add would give other bits than the preprocessing ops, so this file has none.
 #include "kernels/cpu/pixel_table.hpp"
 
 namespace kernels {

@@ -79,7 +79,7 @@ def joined(found, names, scratch):
 
 
 def clang(arguments, folder):
-    return subprocess.run([CLANG, *arguments, "-ffp-contract=fast", "-Wall", "-Wextra", "-Wshadow", "-Werror"], cwd=folder, text=True,
+    return subprocess.run([CLANG, *arguments, "-Wall", "-Wextra", "-Wshadow", "-Werror"], cwd=folder, text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
 
 

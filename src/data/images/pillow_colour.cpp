@@ -10,7 +10,7 @@
 
 #include "data/images/pillow.hpp"
 
-// Products and sums must not be fused (TRAINER_UNFUSED in CMakeLists.txt).
+// Products and sums must not be fused, because the library rounds each.
 
 namespace data::pillow {
 namespace {

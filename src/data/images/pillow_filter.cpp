@@ -6,8 +6,7 @@
 
 #include "data/images/pillow.hpp"
 
-// The radius of the box and the blend repeat the float operations of the library (TRAINER_UNFUSED
-// in CMakeLists.txt).
+// The radius of the box and the blend repeat the float operations of the library, and fuse none.
 
 namespace data::pillow {
 namespace {

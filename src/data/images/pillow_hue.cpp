@@ -7,7 +7,7 @@
 
 #include "data/images/pillow.hpp"
 
-// Each operation is rounded to the type that the library uses (TRAINER_UNFUSED in CMakeLists.txt).
+// Each operation is rounded to the type that the library uses. None is fused.
 
 namespace data::pillow {
 namespace {

@@ -13,7 +13,7 @@
 #include "base/error.hpp"
 #include "data/images/pillow.hpp"
 
-// The weights repeat the double operations of the library (TRAINER_UNFUSED in CMakeLists.txt).
+// The weights repeat the double operations of the library, and fuse none.
 
 namespace data::pillow {
 namespace {

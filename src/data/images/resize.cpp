@@ -8,7 +8,7 @@
 #include "base/error.hpp"
 
 // Every product and sum is rounded on its own, as in the published code. A fused operation would
-// move pixels across the truncation (TRAINER_UNFUSED in CMakeLists.txt).
+// move pixels across the truncation.
 
 namespace data {
 namespace {

@@ -8,8 +8,7 @@
 #include "base/error.hpp"
 #include "data/ops/image_op.hpp"
 
-// The inception box repeats the float operations of the published sampler (TRAINER_UNFUSED in
-// CMakeLists.txt).
+// The inception box repeats the float operations of the published sampler, and fuses none.
 
 namespace data {
 namespace {

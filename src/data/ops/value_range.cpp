@@ -4,8 +4,7 @@
 #include "base/error.hpp"
 #include "data/ops/views.hpp"
 
-// The bits must not depend on whether the compiler fuses a multiplication and an addition
-// (TRAINER_UNFUSED in CMakeLists.txt).
+// Products and sums must not be fused, because published code rounds each.
 
 namespace data {
 namespace {

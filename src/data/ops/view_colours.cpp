@@ -7,7 +7,7 @@
 #include "base/error.hpp"
 #include "data/ops/views.hpp"
 
-// Float operations that form factors must not be fused (TRAINER_UNFUSED in CMakeLists.txt).
+// Float operations that form factors must not be fused.
 
 namespace data {
 namespace {

@@ -165,11 +165,8 @@ TEST(Patchify, ScalesBytes) {
     std::vector<uint8_t> bytes(drawn.begin(), drawn.end());
     Tensor scaled(count), expected(used), patches(used);
     for (int64_t i = 0; i < count; ++i) {
-      // forbids fusing with the addition
-      volatile float part = (float(bytes[size_t(i)]) - range.low) / range.width * range.to_width;
-      volatile float all = range.to_low + part;
-      volatile float centred = all - range.mean[i % 3];
-      scaled.data()[i] = centred / range.deviation[i % 3];
+      const float part = (float(bytes[size_t(i)]) - range.low) / range.width * range.to_width;
+      scaled.data()[i] = (range.to_low + part - range.mean[i % 3]) / range.deviation[i % 3];
     }
     run(Patchify{.patches = expected,
                  .image = scaled,

@@ -14,12 +14,10 @@ using namespace rig;
 
 const PixelRange kPerChannel{0, 255, 0, 1, {0.485f, 0.456f, 0.406f}, {0.229f, 0.224f, 0.225f}};
 
-// Each operation is rounded: volatile forbids to fuse them.
+// Each operation is rounded.
 float value_of(const PixelRange& r, uint8_t byte, int64_t channel) {
-  const volatile float part = (float(byte) - r.low) / r.width, moved = part * r.to_width;
-  const volatile float all = r.to_low + moved;
-  const volatile float centred = all - r.mean[channel];
-  return centred / r.deviation[channel];
+  const float moved = (float(byte) - r.low) / r.width * r.to_width;
+  return (r.to_low + moved - r.mean[channel]) / r.deviation[channel];
 }
 
 TEST(ScalePixels, BytesAndFloats) {
