@@ -16,7 +16,7 @@ namespace {
 // after the second one.
 std::array<double, 4> cubic_weights(double part) {
   constexpr double a = -0.75;
-  auto near = [&](double x) { return base::fused(base::fused(a + 2, x, -(a + 3)) * x, x, 1); };
+  auto near = [&](double x) { return base::fused(base::fused(a + 2, x, -(a + 3)) * x, x, 1.0); };
   auto far = [&](double x) {
     return base::fused(base::fused(base::fused(a, x, -5 * a), x, 8 * a), x, -4 * a);
   };

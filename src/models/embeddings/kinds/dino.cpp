@@ -32,7 +32,7 @@ struct DinoOptions : EmbeddingOptions {
                 .keep =
                     [from = momentum](int64_t step, int64_t total) {
                       const double share = total > 0 ? double(step - 1) / double(total) : 0;
-                      return base::fused((from - 1) / 2, 1 + std::cos(M_PI * share), 1);
+                      return base::fused((from - 1) / 2, 1 + std::cos(M_PI * share), 1.0);
                     },
                 .views = loss.teacher_views,
                 .starts_from_first_pass = true}};
