@@ -92,7 +92,7 @@ void run_cpu(const BatchNormStatistics& a, Queue&) {
 void run_cpu(const BatchNormRunning& a, Queue&) {
   for (int64_t j = 0; j < a.columns; ++j) {
     float &mean = a.mean.f32()[j], &variance = a.variance.f32()[j];
-    mean = float(base::fused(a.decay, double(mean), a.weight * a.moments.f64()[j]));
+    mean = float(base::fused(a.weight, a.moments.f64()[j], a.decay * double(mean)));
     variance =
         float(base::fused(a.decay, double(variance), a.weight * a.moments.f64()[a.columns + j]));
   }
