@@ -6,6 +6,7 @@
 #pragma once
 
 #include "kernels/cpu/attention_tile.hpp"
+#include "kernels/cpu/scalar_log.hpp"
 #include "kernels/cpu/vector_rows.hpp"
 
 namespace kernels {
@@ -274,7 +275,7 @@ int64_t attention_forward_scratch(int64_t query_length, int64_t key_length, int6
   return ForwardScratch<T>(nullptr, s, key_length, head_dim).floats;
 }
 
-template <class T>
+template <Log kLog, class T>
 void attention_forward(const AttentionHead<T>& h, float* base) {
   HeadSizes s(h.query_length, h.key_length, h.head_dim);
   ForwardScratch<T> m(base, s, h.key_length, h.head_dim);
@@ -295,7 +296,7 @@ void attention_forward(const AttentionHead<T>& h, float* base) {
       sums[r] = softmax_row(row, seen, scale, largest);
       zero(row + seen, s.scores - seen);
       if (r >= count) continue;
-      if (h.lse) h.lse[i] = float(double(largest) + __builtin_log(double(sums[r])));
+      if (h.lse) h.lse[i] = float(double(largest) + log_of<kLog>(double(sums[r])));
       if (h.dropout > 0) {
         factors_from(m.factors, h.first_draw + uint64_t(i * h.key_length), seen, draws);
         multiply_row(row, m.factors, seen);
@@ -328,19 +329,21 @@ KERNELS_INLINE float dot(const T* a, const T* b, int64_t n) {
 // Turns a row of scores into weights, and a row of gradients of weights into gradients of scores:
 //   p = exp(scale * scores - lse)
 //   weights = p * factor                          (factor: of dropout, 1 without)
-//   d_scores = p * (d_weights * factor - mean)    (mean = sum of weights * d_weights = d_out . out)
+//   d_scores = p * (d_weights * factor - mean)    (rounded once before p; mean = sum of weights *
+//   d_weights = d_out . out)
 KERNELS_INLINE void backward_row(float* weights, float* d_scores, const float* factors, int64_t n,
                                  float scale, float lse, float mean) {
   V s = broadcast(scale), l = broadcast(-lse), c = broadcast(mean);
   for (int64_t j = 0; j < n; j += kLanes) {
-    V p = exp_below(fma(load(weights + j), s, l)), d = load(d_scores + j), kept = p;
+    V p = exp_below(fma(load(weights + j), s, l)), d = load(d_scores + j);
     if (factors) {
       V f = load(factors + j);
-      kept = p * f;
-      d = d * f;
+      store(weights + j, p * f);
+      store(d_scores + j, p * fma(d, f, -c));
+    } else {
+      store(weights + j, p);
+      store(d_scores + j, p * (d - c));
     }
-    store(weights + j, kept);
-    store(d_scores + j, p * (d - c));
   }
 }
 

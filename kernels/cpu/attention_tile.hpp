@@ -14,9 +14,10 @@
 namespace kernels {
 namespace {
 
-// Rows and vectors of a tile. They suit the 32 registers of AVX-512, or the 16 of AVX2.
+// Rows and vectors of a tile. They suit the 32 registers of AVX-512, or the 16 of AVX2. All have as
+// many rows, because the rows of a tile decide how many zero weights a causal row multiplies.
 constexpr int kTileRows = 6;
-constexpr int kTileVectors = kLanes == 16 ? 4 : 2;
+constexpr int kTileVectors = (kManyRegisters ? 64 : 16) / kLanes;
 constexpr int64_t kPanel = kTileVectors * kLanes;  // columns of a packed panel
 
 KERNELS_INLINE int64_t lanes_up(int64_t n) { return (n + kLanes - 1) / kLanes * kLanes; }
@@ -187,9 +188,11 @@ void strip(float* c, int64_t ldc, const Operand<T>* a, int64_t lda, const Operan
       case 1:
         tile<T, 1, Transposed, Add>(c + j, ldc, a, lda, b, width, count);
         break;
+#ifndef KERNELS_WIDE
       case 2:
         tile<T, 2, Transposed, Add>(c + j, ldc, a, lda, b, width, count);
         break;
+#endif
 #ifdef KERNELS_AVX512
       case 3:
         tile<T, 3, Transposed, Add>(c + j, ldc, a, lda, b, width, count);

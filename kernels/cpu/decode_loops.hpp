@@ -85,8 +85,11 @@ void decode_attention(const DecodeHead<T>& h, float* scratch) {
 // ---- products of few rows
 
 // The sums of a tile stay in registers from the first element of a row to the last. With 8 x 3
-// vectors of 16 numbers, or 4 x 3 of 8, enough registers are left for b.
-constexpr int kRowsAtOnce = kLanes == 16 ? 8 : 4, kVectorsAtOnce = 3;
+// vectors of 16 numbers, or 4 x 3 of 8, enough registers are left for b. A vector of 16 in two
+// registers leaves enough with 6 x 1, and with 3 vectors of one or two rows.
+constexpr int kVectorsAtOnce = 3;
+constexpr bool kNarrowTiles = kLanes == 16 && !kManyRegisters;
+constexpr int kRowsAtOnce = kManyRegisters ? 8 : kNarrowTiles ? 6 : 4;
 constexpr int kFetchedAhead = 8;  // rows of b
 
 // Tells a tile which rows of b to fetch. The tiles of a range of columns share the rows of the next
@@ -203,8 +206,11 @@ template <int kVectors, class T>
 KERNELS_INLINE void multiply_columns(const RowProductPart<T>& p, int64_t j, int64_t part) {
   const int64_t turns = p.rows / kRowsAtOnce;
   int64_t r = 0;
+  constexpr int kWidth = kNarrowTiles ? 1 : kVectors;
   for (; r + kRowsAtOnce <= p.rows; r += kRowsAtOnce)
-    multiply_tile<kRowsAtOnce, kVectors>(p, r, j, part, {r == 0, r / kRowsAtOnce, turns});
+    for (int v = 0; v < kVectors; v += kWidth)
+      multiply_tile<kRowsAtOnce, kWidth>(p, r, j + v * kLanes, part,
+                                         {r == 0, r / kRowsAtOnce, turns});
   for (; r + 2 <= p.rows; r += 2) multiply_tile<2, kVectors>(p, r, j, part, {r == 0, p.k, 1});
   if (r < p.rows) multiply_tile<1, kVectors>(p, r, j, part, {r == 0, p.k, 1});
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Loop of direct convolutions. vector_math.hpp explains how this file is compiled. With AVX-512
-// oneDNN is faster, so there is no loop.
+// oneDNN is faster, so there is no loop. The wide tables have none, because AVX-512 has none.
 #pragma once
 
 #include "kernels/cpu/direct_convolution_rows.hpp"
@@ -9,7 +9,7 @@
 namespace kernels {
 namespace {
 
-#ifndef KERNELS_AVX512
+#if !defined(KERNELS_AVX512) && !defined(KERNELS_WIDE)
 
 // Sums of 6 positions by 16 channels fill 12 of 16 registers. All positions are computed, but
 // only those of the tile are stored.

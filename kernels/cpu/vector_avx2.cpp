@@ -8,6 +8,6 @@
 
 namespace kernels {
 
-const VectorTable kAvx2Table = vector_loops("avx2");
+const VectorTable kAvx2Table = vector_loops<Log::library>("avx2");
 
 }  // namespace kernels

@@ -30,7 +30,8 @@
 
 namespace kernels {
 
-const VectorTable kAvx512Table = vector_loops("avx512");
+const VectorTable kAvx512Table = vector_loops<Log::library>("avx512");
+const VectorTable kAvx512PortableTable = vector_loops<Log::own>("avx512_portable");
 
 }  // namespace kernels
 

@@ -31,7 +31,7 @@
 
 namespace kernels {
 
-const VectorTable kAvx512Bf16Table = vector_loops("avx512_bf16");
+const VectorTable kAvx512Bf16Table = vector_loops<Log::library>("avx512_bf16");
 
 }  // namespace kernels
 

@@ -11,6 +11,6 @@
 
 namespace kernels {
 
-const VectorTable kGenericTable = vector_loops("generic");
+const VectorTable kGenericTable = vector_loops<Log::library>("generic");
 
 }  // namespace kernels

@@ -13,14 +13,14 @@
 namespace kernels {
 namespace {
 
-template <class T>
+template <Log kLog, class T>
 constexpr ActivationLoops<T> activation_loops() {
   return {gelu_forward<T>,
           gelu_backward<T>,
           layer_norm_forward<T>,
           dropout<T>,
           add_rows<T>,
-          attention_forward<T>,
+          attention_forward<kLog, T>,
           attention_backward<T>,
           attention_forward_scratch<T>,
           attention_backward_scratch<T>,
@@ -36,14 +36,15 @@ constexpr ActivationLoops<T> activation_loops() {
           add_tile_loop<T>()};
 }
 
+template <Log kLog>
 constexpr VectorTable vector_loops(const char* name) {
   return {.name = name,
-          .f32 = activation_loops<float>(),
-          .bf16 = activation_loops<uint16_t>(),
+          .f32 = activation_loops<kLog, float>(),
+          .bf16 = activation_loops<kLog, uint16_t>(),
           .to_bf16 = convert<uint16_t, float>,
           .from_bf16 = convert<float, uint16_t>,
           .exp_of = exp_of,
-          .softmax_xent_row = softmax_xent_row,
+          .softmax_xent_row = softmax_xent_row<kLog>,
           .layer_norm_backward = layer_norm_backward,
           .convolve_tile = kConvolveTile,
           .pairs = kPairs<uint16_t>};

@@ -5,7 +5,12 @@
 // internal linkage, because no AVX-512 code may reach the linker under a name that other files
 // share. For the same reason this file includes no standard header with inline functions; the .cpp
 // files include those first. vectors_generic.hpp has the vectors in plain C++, with the meaning of
-// each function; the other two have the same functions in intrinsics.
+// each function; vectors_avx2.hpp and vectors_avx512.hpp have the same functions in intrinsics.
+//
+// Sums over lanes depend on the number of lanes. Tables whose bits must not depend on the CPU have
+// 16 lanes everywhere: vectors_wide.hpp makes them of two narrow vectors. The compiler fuses no
+// product with a sum in these files (CMakeLists.txt), so a fused operation is written as fma. Sizes
+// of tiles may depend on the registers only where each output is one chain of operations.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +22,21 @@
 #else
 #include "kernels/cpu/vectors_avx2.hpp"
 #endif
+#ifdef KERNELS_WIDE
+#include "kernels/cpu/vectors_wide.hpp"
+#endif
 
 namespace kernels {
 namespace {
+
+#ifdef KERNELS_AVX512
+constexpr bool kManyRegisters = true;  // 32 of 16 floats
+#else
+constexpr bool kManyRegisters = false;  // 16 of 8 floats, or 32 of 4
+#ifndef KERNELS_WIDE
+using namespace eight;
+#endif
+#endif
 
 KERNELS_INLINE V load_part(const uint16_t* p, int64_t n) {
   uint16_t lanes[kLanes] = {};

@@ -3,6 +3,7 @@
 // and dropout. vector_math.hpp explains how this file is compiled.
 #pragma once
 
+#include "kernels/cpu/scalar_log.hpp"
 #include "kernels/cpu/vector_math.hpp"
 #include "kernels/cpu/vector_table.hpp"
 
@@ -33,7 +34,7 @@ KERNELS_INLINE V gelu_gradient(V x) {
   V slope = s * (s * power);
   V near = min(broadcast(32.0f), x);  // avoids 0 * infinity: far out the slope is about 0
   V minus_2du = fma(broadcast(3 * kMinus2U3), near * near, broadcast(kMinus2U1));
-  return where_not_less(x, broadcast(kGeluIsZero), s - near * minus_2du * slope);
+  return where_not_less(x, broadcast(kGeluIsZero), less_product(s, near * minus_2du, slope));
 }
 
 template <class T>
@@ -86,6 +87,7 @@ KERNELS_INLINE float largest_in(const float* x, int64_t n) {
   return largest_of(max(max(m, m1), max(m2, m3)));
 }
 
+template <Log kLog>
 float softmax_xent_row(const SoftmaxRow& row) {
   float* x = row.logits;
   int64_t n = row.columns;
@@ -119,12 +121,12 @@ float softmax_xent_row(const SoftmaxRow& row) {
     shifted_sum += double(sum_of(d_sum));
   }
 
-  double log_sum = __builtin_log(sum);
+  double log_sum = log_of<kLog>(sum);
   double loss = 0, q_sum = double(row.off) * double(n);
-  if (row.off != 0) loss = double(row.off) * (double(n) * log_sum - shifted_sum);
+  if (row.off != 0) loss = double(row.off) * __builtin_fma(double(n), log_sum, -shifted_sum);
   if (inside) {
     double lift = double(row.on) - double(row.off);
-    loss += lift * (log_sum - (double(on_logit) - double(top)));
+    loss = __builtin_fma(lift, log_sum - (double(on_logit) - double(top)), loss);
     q_sum += lift;
   }
 
@@ -134,7 +136,10 @@ float softmax_xent_row(const SoftmaxRow& row) {
     int64_t j = 0;
     for (; j + kLanes <= n; j += kLanes) store(x + j, fma(load(x + j), factor, off));
     if (j < n) store_part(x + j, fma(load_part(x + j, n - j), factor, off), n - j);
-    if (inside) x[row.label] -= row.scale * (row.on - row.off);
+    if (inside) {
+      float& on = x[row.label];
+      on = __builtin_fmaf(-row.scale, row.on - row.off, on);
+    }
   }
   return float(loss);
 }
@@ -176,6 +181,10 @@ void layer_norm_forward(const LayerNormRows<T>& a) {
 
 KERNELS_INLINE void add_to(float* p, V a) { store(p, load(p) + a); }
 KERNELS_INLINE void add_part_to(float* p, V a, int64_t n) { store_part(p, load_part(p, n) + a, n); }
+KERNELS_INLINE void add_product_to(float* p, V a, V b) { store(p, fma(a, b, load(p))); }
+KERNELS_INLINE void add_product_part_to(float* p, V a, V b, int64_t n) {
+  store_part(p, fma(a, b, load_part(p, n)), n);
+}
 
 // With z = (x - mean) rstd and g = dy scale:
 //   dx = rstd (g - mean(g) - z mean(g z)), dscale = sum of dy z, dbias = sum of dy
@@ -202,19 +211,19 @@ void layer_norm_backward(const LayerNormGradientRows& a) {
     }
     for (int64_t j = 0; j < whole; j += kLanes) {
       V d = load(dy + j), z = (load(x + j) - m) * f;
-      if (a.dscale) add_to(a.dscale + j, d * z);
+      if (a.dscale) add_product_to(a.dscale + j, d, z);
       if (a.dbias) add_to(a.dbias + j, d);
       if (!a.dx) continue;
-      V dx = f * (fma(d, load(a.scale + j), -g_mean) - z * gz_mean);
+      V dx = f * less_product(fma(d, load(a.scale + j), -g_mean), z, gz_mean);
       float* out = a.dx + r * n + j;
       store(out, a.add_dx ? load(out) + dx : dx);
     }
     if (part) {
       V d = load_part(dy + whole, part), z = (load_part(x + whole, part) - m) * f;
-      if (a.dscale) add_part_to(a.dscale + whole, d * z, part);
+      if (a.dscale) add_product_part_to(a.dscale + whole, d, z, part);
       if (a.dbias) add_part_to(a.dbias + whole, d, part);
       if (!a.dx) continue;
-      V dx = f * (fma(d, load_part(a.scale + whole, part), -g_mean) - z * gz_mean);
+      V dx = f * less_product(fma(d, load_part(a.scale + whole, part), -g_mean), z, gz_mean);
       float* out = a.dx + r * n + whole;
       store_part(out, a.add_dx ? load_part(out, part) + dx : dx, part);
     }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tables of the inner loops that are compiled once per instruction set. On x86-64 the build targets
 // x86-64-v3, and vector_table chooses the loops for wider instructions at run time. Other
-// processors have one table.
+// processors have one table. Portable tables give the same bits on every CPU, but for the sign and
+// the digits of NaN, which processors choose. All of them have 16 lanes and call no library.
 #pragma once
 
 #include <cstdint>
@@ -141,10 +142,17 @@ struct VectorTable {
 
 extern const VectorTable kGenericTable;                               // CPUs other than x86-64
 extern const VectorTable kAvx2Table, kAvx512Table, kAvx512Bf16Table;  // x86-64
+// The portable ones; the first for CPUs other than x86-64.
+extern const VectorTable kGenericWideTable, kAvx2WideTable, kAvx512PortableTable;
 
 // Returns the tables that this CPU runs, the widest last.
 const std::vector<const VectorTable*>& vector_tables();
-// Returns the widest of them, with bf16 instructions only if products use them (bf16_is_native).
+const std::vector<const VectorTable*>& portable_vector_tables();
+// Returns the widest vector table, with bf16 instructions only if products use them
+// (bf16_is_native), or the widest portable one.
 const VectorTable& vector_table();
+// Chooses portable tables for the whole process, before any op runs. With them bf16 is storage:
+// bf16_is_native returns false.
+void use_portable_loops(bool portable);
 
 }  // namespace kernels

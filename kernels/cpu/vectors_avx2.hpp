@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Vectors of eight floats in AVX2. vector_math.hpp explains how this
-// file is compiled, and vectors_generic.hpp has the same functions in plain C++, with their
-// meaning.
+// Vectors of eight floats in AVX2. vector_math.hpp explains how this file is compiled, and
+// vectors_generic.hpp has the same functions in plain C++, with their meaning.
 #pragma once
 
 #include "kernels/cpu/vectors_x86.hpp"
 
 namespace kernels {
 namespace {
+namespace eight {
 
 constexpr int kLanes = 8;
 using V = __m256;
@@ -53,6 +53,7 @@ KERNELS_INLINE V keep_first(V a, int64_t n, V fill) {
 }
 KERNELS_INLINE V broadcast(float a) { return _mm256_set1_ps(a); }
 KERNELS_INLINE V fma(V a, V b, V c) { return _mm256_fmadd_ps(a, b, c); }
+KERNELS_INLINE V less_product(V c, V a, V b) { return _mm256_fnmadd_ps(a, b, c); }
 KERNELS_INLINE V max(V a, V b) { return _mm256_max_ps(a, b); }
 KERNELS_INLINE V min(V a, V b) { return _mm256_min_ps(a, b); }
 KERNELS_INLINE V where_not_less(V x, V bound, V value) {
@@ -128,5 +129,6 @@ KERNELS_INLINE Doubles fma(Doubles a, Doubles b, Doubles c) { return _mm256_fmad
 KERNELS_INLINE float sum_of(V a) { return sum8(a); }
 KERNELS_INLINE float largest_of(V a) { return largest8(a); }
 
+}  // namespace eight
 }  // namespace
 }  // namespace kernels

@@ -49,6 +49,8 @@ KERNELS_INLINE V keep_first(V a, int64_t n, V fill) {
 }
 KERNELS_INLINE V broadcast(float a) { return _mm512_set1_ps(a); }
 KERNELS_INLINE V fma(V a, V b, V c) { return _mm512_fmadd_ps(a, b, c); }
+// Returns c - a b, rounded once.
+KERNELS_INLINE V less_product(V c, V a, V b) { return _mm512_fnmadd_ps(a, b, c); }
 KERNELS_INLINE V max(V a, V b) { return _mm512_max_ps(a, b); }  // b if either is NaN
 KERNELS_INLINE V min(V a, V b) { return _mm512_min_ps(a, b); }  // b if either is NaN
 KERNELS_INLINE __m256 low_half(V a) { return _mm512_castps512_ps256(a); }

@@ -14,6 +14,7 @@
 
 namespace kernels {
 namespace {
+namespace eight {
 
 constexpr int kLanes = 8;
 using Floats4 = float __attribute__((vector_size(16)));
@@ -144,6 +145,8 @@ KERNELS_INLINE Doubles2 fma(Doubles2 a, Doubles2 b, Doubles2 c) {
 KERNELS_INLINE V fma(V a, V b, V c) {
   return {fma(a.low, b.low, c.low), fma(a.high, b.high, c.high)};
 }
+// Returns c - a b, rounded once.
+KERNELS_INLINE V less_product(V c, V a, V b) { return fma(-a, b, c); }
 KERNELS_INLINE Doubles fma(Doubles a, Doubles b, Doubles c) {
   return {fma(a.low, b.low, c.low), fma(a.high, b.high, c.high)};
 }
@@ -270,5 +273,6 @@ KERNELS_INLINE void transpose8(float* out, int64_t out_stride, const T* in, int6
 // Orders stores past the caches before all later ones.
 KERNELS_INLINE void end_streams() {}
 
+}  // namespace eight
 }  // namespace
 }  // namespace kernels

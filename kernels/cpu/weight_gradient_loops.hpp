@@ -111,10 +111,11 @@ void add_tile(const WeightGradientTile<T>& t) {
       add_columns<8, 1>(t, 8 * pass, 0, pass);
   }
 #else
+  constexpr int kVectors = kPanelColumns / kLanes;
   for (int64_t panel = 0; panel < t.panels; ++panel) {
-    add_columns<6, 2>(t, 0, panel, 3 * panel);
-    add_columns<5, 2>(t, 6, panel, 3 * panel + 1);
-    add_columns<5, 2>(t, 11, panel, 3 * panel + 2);
+    add_columns<6, kVectors>(t, 0, panel, 3 * panel);
+    add_columns<5, kVectors>(t, 6, panel, 3 * panel + 1);
+    add_columns<5, kVectors>(t, 11, panel, 3 * panel + 2);
   }
 #endif
 }
