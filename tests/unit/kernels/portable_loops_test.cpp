@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// The vector loops have the same bits with each instruction set and each compiler. Portable tables
+// must reproduce recorded digests (loop_digests.hpp). After a change of bits, record them again:
+//   TRAINER_RECORD=1 build/tests/test_kernels --gtest_filter='PortableLoops.*'
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <string>
+
+#include "kernels/cpu/scalar_log.hpp"
+#include "kernels/gemm.hpp"
+#include "loop_digests.hpp"
+#include "tests/unit/recorded.hpp"
+
+namespace kernels {
+namespace {
+
+using Texts = std::map<std::string, std::string>;  // digest of each loop
+
+Texts texts_of(const VectorTable& table) {
+  Texts out;
+  for (const auto& [name, digest] : digests::digests_of(table))
+    out[name] = fmt::format("{:016x}", digest.value());
+  return out;
+}
+
+const std::string kRecorded = tests::source_file("tests/data/portable_loops.txt");
+
+Texts recorded() {
+  Texts out;
+  std::ifstream file(kRecorded);
+  for (std::string line; std::getline(file, line);) {
+    const size_t gap = line.rfind(' ');
+    out[line.substr(0, gap)] = line.substr(gap + 1);
+  }
+  return out;
+}
+
+void expect_equal(const Texts& found, const Texts& wanted, const std::string& what) {
+  std::string differ;
+  for (const auto& [name, digest] : wanted)
+    if (!found.contains(name) || found.at(name) != digest) differ += "\n  " + name;
+  EXPECT_TRUE(differ.empty()) << what << " differ in" << differ;
+  EXPECT_EQ(found.size(), wanted.size()) << what << " have other loops";
+}
+
+void expect_recorded(const VectorTable& table) {
+  expect_equal(texts_of(table), recorded(),
+               std::string("recorded digests and the loops of table ") + table.name);
+}
+
+TEST(PortableLoops, InPlainCpp) {
+  if (const char* record = std::getenv("TRAINER_RECORD"); record && *record) {
+    std::ofstream file(kRecorded);
+    for (const auto& [name, digest] : texts_of(kGenericWideTable))
+      file << name << " " << digest << "\n";
+  }
+  expect_recorded(kGenericWideTable);
+}
+
+#ifdef __x86_64__
+TEST(PortableLoops, WithAvx2) { expect_recorded(kAvx2WideTable); }
+
+TEST(PortableLoops, WithAvx512) {
+  const VectorTable& widest = *portable_vector_tables().back();
+  if (&widest != &kAvx512PortableTable) GTEST_SKIP() << "this CPU has no AVX-512";
+  expect_recorded(widest);
+}
+
+TEST(GenericLoops, EqualThoseForAvx2) {
+  expect_equal(texts_of(kGenericTable), texts_of(kAvx2Table), "generic and AVX2 loops");
+}
+#endif
+
+TEST(PortableLoops, AreChosen) {
+  const VectorTable& before = vector_table();
+  use_portable_loops(true);
+  EXPECT_EQ(&vector_table(), portable_vector_tables().back());
+  EXPECT_FALSE(vector_table().pairs);
+  EXPECT_FALSE(bf16_is_native());
+  use_portable_loops(false);
+  EXPECT_EQ(&vector_table(), &before);
+}
+
+TEST(PortableLoops, Logarithm) {
+  double worst = 0;
+  for (int64_t i = 0; i < 200000; ++i) {
+    const base::Stream stream(48, "logarithm");
+    const double x = std::ldexp(0.5 + stream.uniform64(uint64_t(i)), int(i % 400) - 200);
+    const long double exact = std::log((long double)x);
+    const double unit = std::abs(std::nextafter(double(exact), INFINITY) - double(exact));
+    worst = std::max(worst, double(std::abs((long double)own_log(x) - exact)) / unit);
+  }
+  EXPECT_LE(worst, 2) << "units in the last place";
+  EXPECT_EQ(own_log(1), 0);
+  EXPECT_EQ(log_of<Log::own>(0), -INFINITY);
+  EXPECT_EQ(log_of<Log::own>(INFINITY), INFINITY);
+  EXPECT_TRUE(std::isnan(log_of<Log::own>(-1)) && std::isnan(log_of<Log::own>(NAN)));
+}
+
+}  // namespace
+}  // namespace kernels
