@@ -4,9 +4,9 @@
 //   g++ -O3 -std=c++20 -march=x86-64-v3 -fopenmp -I. -Isrc tests/bench/kernel_bench.cpp
 //       BUILD/libtrainer_{kernels,device,base}.a -ldnnl -lfmt -lspdlog -lxxhash -lcrypto
 // A build with CUDA also needs -L/usr/local/cuda/lib64 -lcudart_static -ldl -lrt.
-// Usage: kernel_bench [threads] [best|avx512|avx2] [filter] [fixed]. Prints the best of short
-// repeats. ONEDNN_MAX_CPU_ISA=AVX2 limits oneDNN to AVX2, too. OMP_PROC_BIND=true helps on a busy
-// machine.
+// Usage: kernel_bench [threads] [best|TABLE] [filter] [fixed]. Prints the best of short repeats.
+// TABLE is the name of vector loops (avx2, avx2_wide, avx512, avx512_portable).
+// ONEDNN_MAX_CPU_ISA=AVX2 limits oneDNN to AVX2, too. OMP_PROC_BIND=true helps on a busy machine.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -185,8 +185,9 @@ void bench_rest(Queue& queue) {
 
 int main(int argc, char** argv) {
   int threads = argc > 1 ? std::atoi(argv[1]) : 2;
-  for (const VectorTable* table : vector_tables())
-    if (argc > 2 && std::strcmp(argv[2], table->name) == 0) seams::force_vector_table(table);
+  for (const auto* tables : {&vector_tables(), &portable_vector_tables()})
+    for (const VectorTable* table : *tables)
+      if (argc > 2 && std::strcmp(argv[2], table->name) == 0) seams::force_vector_table(table);
   if (argc > 3) g_filter = argv[3];
   bool fixed = argc > 4 && std::strcmp(argv[4], "fixed") == 0;
   Queue queue(device::Kind::cpu, threads, fixed);
