@@ -91,6 +91,10 @@ Array<T> numbers(int64_t count, uint64_t name, Odd odd = Odd::none, bool wide = 
   return out;
 }
 
+// One rounding within a polynomial, or within a sum of squares, changes few results. So such loops
+// get many numbers or rows.
+constexpr int64_t kMany = 100000;
+
 using Digests = std::map<std::string, Digest>;
 
 template <class T>
@@ -106,6 +110,7 @@ class LoopDigests {
         pool(n, odd);
         batch_norm(n, odd);
       }
+    elements(kMany, Odd::none);
     for (const int64_t n : {33, 64, 100}) products(n);
     using Size = std::array<int64_t, 3>;  // queries, keys, width
     for (const Size& size : {Size{1, 1, 8},
@@ -150,7 +155,7 @@ class LoopDigests {
   }
 
   void rows(int64_t n, Odd odd) {
-    constexpr int64_t kRows = 6;
+    constexpr int64_t kRows = 64;
     const auto x = numbers<float>(kRows * n, 3, odd), scale = numbers<float>(n, 4),
                bias = numbers<float>(n, 5);
     const auto stored = numbers<T>(kRows * n, 6, odd);
@@ -395,7 +400,7 @@ inline void add_softmax(const VectorTable& table, int64_t n, Odd odd, Digest& d)
 }
 
 inline void add_layer_norm(const VectorTable& table, int64_t n, Odd odd, Digest& d) {
-  constexpr int64_t kRows = 5;
+  constexpr int64_t kRows = 31;
   const auto x = numbers<float>(kRows * n, 51, odd), dy = numbers<float>(kRows * n, 52, odd),
              scale = numbers<float>(n, 53), mean = numbers<float>(kRows, 54),
              rstd = numbers<float>(kRows, 55);
@@ -458,6 +463,9 @@ inline Digests digests_of(const VectorTable& table) {
       add_softmax(table, n, odd, out["softmax_xent_row"]);
       add_layer_norm(table, n, odd, out["layer_norm_backward"]);
     }
+  Array<float> powers(kMany);
+  table.exp_of(powers, numbers<float>(kMany, 63), kMany);
+  out["exp_of"].add(powers);
   if (table.convolve_tile) add_convolution(table, out["convolve_tile"]);
   return out;
 }
