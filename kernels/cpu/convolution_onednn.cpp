@@ -10,6 +10,7 @@
 #include "kernels/cpu/direct_convolution.hpp"
 #include "kernels/cpu/gemm_operands.hpp"
 #include "kernels/cpu/instructions.hpp"
+#include "kernels/cpu/portable.hpp"
 #include "kernels/cpu/weight_gradient.hpp"
 #include "kernels/elementwise.hpp"
 #include "kernels/gemm.hpp"
@@ -159,6 +160,7 @@ void prepare_chunks(auto a, const Queue& queue) {
 
 void run_cpu(const ConvolutionForward& a, Queue& queue) {
   if (a.y.count == 0) return;
+  if (bits_are_portable()) return run_portable(a, queue);
   if (runs_as_product(a)) return run_cpu(product_of(a), queue);
   if (is_widened(a.x)) return run_widened(a, queue);
   if (runs_directly(a)) return run_directly(a, queue);
@@ -167,6 +169,7 @@ void run_cpu(const ConvolutionForward& a, Queue& queue) {
 
 void run_cpu(const ConvolutionBackwardData& a, Queue& queue) {
   if (a.dx.count == 0) return;
+  if (bits_are_portable()) return run_portable(a, queue);
   if (runs_as_product(a)) return run_cpu(product_of(a), queue);
   if (is_widened(a.dy)) return run_widened(a, queue);
   run_plan(a, a.write, a.dx, a.dy, a.weight, queue);
@@ -177,6 +180,7 @@ void run_cpu(const ConvolutionBackwardWeights& a, Queue& queue) {
     if (a.write == Write::overwrite) run_cpu(Fill{.y = a.dw, .value = 0}, queue);
     return;
   }
+  if (bits_are_portable()) return run_portable(a, queue);
   if (is_widened(a.x)) return run_widened(a, queue);
   if (runs_in_tiles(a)) return run_in_tiles(a, queue);
   if (runs_as_product(a)) return run_cpu(product_of(a), queue);
@@ -184,7 +188,7 @@ void run_cpu(const ConvolutionBackwardWeights& a, Queue& queue) {
 }
 
 void prepare_cpu(const ConvolutionForward& a, const Queue& queue) {
-  if (a.shape.window.batch == 0) return;
+  if (a.shape.window.batch == 0 || bits_are_portable()) return;
   if (runs_as_product(a) || !is_widened(a.x)) {
     if (!runs_directly(a)) prepare_as(a, queue);
     return;
@@ -195,7 +199,7 @@ void prepare_cpu(const ConvolutionForward& a, const Queue& queue) {
 }
 
 void prepare_cpu(const ConvolutionBackwardData& a, const Queue& queue) {
-  if (a.shape.window.batch == 0) return;
+  if (a.shape.window.batch == 0 || bits_are_portable()) return;
   if (runs_as_product(a) || !is_widened(a.dy)) return prepare_as(a, queue);
   ConvolutionBackwardData f = a;
   f.dy.type = f.weight.type = f.dx.type = DType::f32;
@@ -203,7 +207,7 @@ void prepare_cpu(const ConvolutionBackwardData& a, const Queue& queue) {
 }
 
 void prepare_cpu(const ConvolutionBackwardWeights& a, const Queue& queue) {
-  if (a.shape.window.batch == 0) return;
+  if (a.shape.window.batch == 0 || bits_are_portable()) return;
   if (!is_widened(a.x)) {
     if (!runs_in_tiles(a)) prepare_as(a, queue);
     return;

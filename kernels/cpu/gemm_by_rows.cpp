@@ -8,12 +8,14 @@
 #include "kernels/cpu/gemm_operands.hpp"
 #include "kernels/cpu/gemm_plan.hpp"
 #include "kernels/cpu/onednn_versions.hpp"
+#include "kernels/cpu/portable.hpp"
 
 namespace kernels {
 
 bool run_cpu_by_rows(std::span<const Gemm> products, Queue& queue) {
   CHECK(products.size() <= kMostByRows, "gemm: run_by_rows got {} products, at most {} are allowed",
         products.size(), kMostByRows);
+  if (bits_are_portable()) return false;
   GemmPlan* plan[kMostByRows] = {};
   GemmOperands operands[kMostByRows];
   size_t scratch_bytes = 0, packed_bytes = 0;

@@ -7,6 +7,7 @@
 #include "kernels/cpu/decode_loops.hpp"
 #include "kernels/cpu/direct_convolution_loops.hpp"
 #include "kernels/cpu/pool_loops.hpp"
+#include "kernels/cpu/product_loops.hpp"
 #include "kernels/cpu/vector_rows.hpp"
 #include "kernels/cpu/weight_gradient_loops.hpp"
 
@@ -33,7 +34,9 @@ constexpr ActivationLoops<T> activation_loops() {
           max_pool_forward<T>,
           max_pool_backward<T>,
           pack_panels_loop<T>(),
-          add_tile_loop<T>()};
+          add_tile_loop<T>(),
+          pack_lines<T>,
+          pack_columns<T>};
 }
 
 template <Log kLog>
@@ -47,6 +50,7 @@ constexpr VectorTable vector_loops(const char* name) {
           .softmax_xent_row = softmax_xent_row<kLog>,
           .layer_norm_backward = layer_norm_backward,
           .convolve_tile = kConvolveTile,
+          .product = {kProductRows, kProductColumns, multiply_tile},
           .pairs = kPairs<uint16_t>};
 }
 

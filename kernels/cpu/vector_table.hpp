@@ -12,6 +12,7 @@
 #include "kernels/cpu/batch_norm_rows.hpp"
 #include "kernels/cpu/direct_convolution_rows.hpp"
 #include "kernels/cpu/pool_rows.hpp"
+#include "kernels/cpu/product_tile.hpp"
 #include "kernels/cpu/weight_gradient_rows.hpp"
 
 namespace kernels {
@@ -116,6 +117,8 @@ struct ActivationLoops {
   // null where the instruction set has no pairs of bf16
   void (*pack_panels)(const PanelRows<T>&);
   void (*add_tile)(const WeightGradientTile<T>&);
+  void (*pack_lines)(const PanelOfLines<T>&);
+  void (*pack_columns)(const PanelsOfColumns<T>&);
 };
 
 struct VectorTable {
@@ -129,7 +132,8 @@ struct VectorTable {
   float (*softmax_xent_row)(const SoftmaxRow&);  // returns the loss
   void (*layer_norm_backward)(const LayerNormGradientRows&);
   void (*convolve_tile)(const DirectTile&);  // null with AVX-512, where oneDNN is faster
-  bool pairs;                                // has instructions for pairs of bf16
+  ProductLoops product;
+  bool pairs;  // has instructions for pairs of bf16
 
   // Calls f(loops, element) with the loops over activations of this type.
   template <class F>
@@ -142,7 +146,7 @@ struct VectorTable {
 
 extern const VectorTable kGenericTable;                               // CPUs other than x86-64
 extern const VectorTable kAvx2Table, kAvx512Table, kAvx512Bf16Table;  // x86-64
-// The portable ones; the first for CPUs other than x86-64.
+// The portable ones. x86-64 has them all, so one machine can play another.
 extern const VectorTable kGenericWideTable, kAvx2WideTable, kAvx512PortableTable;
 
 // Returns the tables that this CPU runs, the widest last.
@@ -151,8 +155,5 @@ const std::vector<const VectorTable*>& portable_vector_tables();
 // Returns the widest vector table, with bf16 instructions only if products use them
 // (bf16_is_native), or the widest portable one.
 const VectorTable& vector_table();
-// Chooses portable tables for the whole process, before any op runs. With them bf16 is storage:
-// bf16_is_native returns false.
-void use_portable_loops(bool portable);
 
 }  // namespace kernels

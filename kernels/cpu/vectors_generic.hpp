@@ -248,12 +248,12 @@ KERNELS_INLINE float largest_of(V a) {
   return larger(larger(m[0], m[2]), larger(m[1], m[3]));
 }
 
-// Transposes eight rows of eight floats (or words).
-template <class T>
-KERNELS_INLINE void transpose8(float* out, int64_t out_stride, const T* in, int64_t stride) {
+// Transposes eight rows of eight floats (or words); at(i) is the address of row i.
+template <class At>
+KERNELS_INLINE void transpose8_of(float* out, int64_t out_stride, const At& at) {
   Words4 r[8][2];
   for (int i = 0; i < 8; ++i) {
-    const Words row = word_of(load(in + i * stride));
+    const Words row = word_of(load(at(i)));
     r[i][0] = row.low;
     r[i][1] = row.high;
   }
@@ -268,6 +268,10 @@ KERNELS_INLINE void transpose8(float* out, int64_t out_stride, const T* in, int6
       for (int i = 0; i < 4; ++i)
         __builtin_memcpy(out + (half * 4 + i) * out_stride + first, &columns[i], sizeof columns[i]);
     }
+}
+template <class T>
+KERNELS_INLINE void transpose8(float* out, int64_t out_stride, const T* in, int64_t stride) {
+  transpose8_of(out, out_stride, [=](int i) { return in + i * stride; });
 }
 
 // Orders stores past the caches before all later ones.

@@ -164,6 +164,7 @@ KERNELS_INLINE float largest_of(V a) { return eight::largest_of(eight::max(a.low
 #ifdef KERNELS_GENERIC
 using eight::end_streams;
 using eight::transpose8;
+using eight::transpose8_of;
 #endif
 
 }  // namespace

@@ -29,11 +29,11 @@ KERNELS_INLINE __m256 load8(const uint16_t* p) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(narrow), 16));
 }
 
-// Transposes eight rows of eight floats (or words).
-template <class T>
-KERNELS_INLINE void transpose8(float* out, int64_t out_stride, const T* in, int64_t stride) {
+// Transposes eight rows of eight floats (or words); at(i) is the address of row i.
+template <class At>
+KERNELS_INLINE void transpose8_of(float* out, int64_t out_stride, const At& at) {
   __m256 r[8], s[8];
-  for (int i = 0; i < 8; ++i) r[i] = load8(in + i * stride);
+  for (int i = 0; i < 8; ++i) r[i] = load8(at(i));
   for (int i = 0; i < 8; i += 2) {
     s[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
     s[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
@@ -48,6 +48,10 @@ KERNELS_INLINE void transpose8(float* out, int64_t out_stride, const T* in, int6
     _mm256_storeu_ps(out + i * out_stride, _mm256_permute2f128_ps(r[i], r[i + 4], 0x20));
     _mm256_storeu_ps(out + (i + 4) * out_stride, _mm256_permute2f128_ps(r[i], r[i + 4], 0x31));
   }
+}
+template <class T>
+KERNELS_INLINE void transpose8(float* out, int64_t out_stride, const T* in, int64_t stride) {
+  transpose8_of(out, out_stride, [=](int i) { return in + i * stride; });
 }
 
 // Orders stores past the caches before all later ones.

@@ -101,7 +101,7 @@ void print_size(const Recipe& recipe, const Plan& plan, const models::Model& mod
   const step::Geometry& g = plan.geometry;
   log::line("batch    global {} = {} ranks x micro_batch {} x accumulation {}{}", g.global_batch,
             plan.mesh.ranks(), g.micro_batch, g.accumulation,
-            recipe.determinism.mesh
+            recipe.determinism.mesh()
                 ? fmt::format("  slices {} ({} per pass)", g.total_slices, g.slices)
                 : "");
   log::line("length   {} steps = {} examples", base::with_commas(plan.total_steps),

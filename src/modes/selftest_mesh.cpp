@@ -46,7 +46,7 @@ using Numbers = std::vector<double>;
 Numbers run_on(Place& place, const step::EngineOptions& options, comm::MeshShape shape) {
   comm::Mesh mesh = host::connect_ranks(
       place.session, place.recipe.mesh, shape,
-      options.determinism.mesh ? comm::SumOrder::tree : comm::SumOrder::library, place.device);
+      options.determinism.mesh() ? comm::SumOrder::tree : comm::SumOrder::library, place.device);
   step::Engine engine(options, mesh, place.device.kind);
   engine.initialise();
   stir(engine);
@@ -165,7 +165,7 @@ Row check_meshes(Place& place) {
   shapes.resize(count);
   const step::EngineOptions options = engine_options(because.empty() ? place.recipe : small, ranks,
                                                      needs.each, place.threads, place.device.kind);
-  const bool exact = options.determinism.mesh;
+  const bool exact = options.determinism.mesh();
 
   Row row{.check = "mesh", .text = {}};
   Numbers reference;

@@ -79,7 +79,10 @@ step::EngineOptions engine_options(train::Recipe recipe, int ranks, int64_t each
                                    device::Kind kind) {
   const bool power = std::has_single_bit(unsigned(ranks));
   const int64_t slices = power ? std::max(ranks, 2) : ranks;
-  recipe.determinism.mesh = power;
+  if (!power)
+    recipe.determinism.level = step::Level::run;
+  else if (!recipe.determinism.mesh())
+    recipe.determinism.level = step::Level::mesh;
   recipe.determinism.slices = slices;
   recipe.train.global_batch = slices * each;
   recipe.train.micro_batch = 0;

@@ -16,7 +16,7 @@ using device::Kind;
 Engine::Engine(const EngineOptions& options, comm::Mesh& mesh, Kind kind)
     : options_(options),
       mesh_(mesh),
-      queue_(kind, options.threads, options.determinism.mesh, options.paper_of),
+      queue_(kind, options.threads, options.determinism.mesh(), options.paper_of),
       geometry_(options.trains ? derive_geometry(options.global_batch, options.micro_batch,
                                                  mesh.shape, options.determinism)
                                : forward_geometry(options.micro_batch, mesh.shape)) {
@@ -36,12 +36,12 @@ Engine::Engine(const EngineOptions& options, comm::Mesh& mesh, Kind kind)
       parameters[i].element_state_bytes = options.optimizer.method_options(policies[i].rule)
                                               .element_state_bytes(parameters[i].shape);
   }
-  int64_t cuts = options.determinism.mesh ? geometry_.total_slices : mesh.shape.fsdp;
+  int64_t cuts = options.determinism.mesh() ? geometry_.total_slices : mesh.shape.fsdp;
   stores_.layout = std::make_unique<shard::Layout>(std::move(parameters), model().blocks(),
                                                    options.sharding, mesh.shape.fsdp, cuts);
 
-  shard::Fabric fabric{*stores_.layout,          mesh_,           queue_, ledger_,
-                       options.determinism.mesh, options.operands};
+  shard::Fabric fabric{*stores_.layout, mesh_, queue_, ledger_, options.determinism.mesh(),
+                       options.operands};
   stores_.weights = std::make_unique<shard::WeightStore>(fabric, int(options.sharding.prefetch));
   if (options.trains) {
     stores_.gradients = std::make_unique<shard::GradientStore>(fabric, geometry_.accumulation,
@@ -165,7 +165,7 @@ int64_t Engine::measure_arena() {
                      (queue_.kind() == Kind::cuda && options_.choose_products));
   device::Ledger ledger;
   device::Arena arena;
-  shard::Fabric fabric{*stores_.layout,  mesh, queue, ledger, options_.determinism.mesh,
+  shard::Fabric fabric{*stores_.layout,  mesh, queue, ledger, options_.determinism.mesh(),
                        options_.operands};
   shard::WeightStore weights(fabric, int(options_.sharding.prefetch));
   if (options_.trains) plan_training(queue, arena, fabric, weights);
@@ -283,7 +283,7 @@ void Engine::run_phases(const Workplace& at, int64_t step, int64_t passes, int64
 // Returns why graphs cannot repeat passes; "" if they can.
 std::string Engine::graphs_problem() const {
   if (std::string problem = model().changing_arguments(); !problem.empty()) return problem;
-  if (options_.determinism.mesh) return kTreeInPasses;
+  if (options_.determinism.mesh()) return kTreeInPasses;
   for (const shard::Unit& unit : stores_.layout->units())
     if (unit.strategy.parameters_sharded && stores_.layout->fsdp() > 1)
       return fmt::format(

@@ -9,13 +9,14 @@ namespace step {
 
 void DeterminismOptions::bind(config::Table& t) {
   t.choice(
-      "level", mesh, {{"run", false}, {"mesh", true}},
-      "run: same mesh, same bits; mesh: same bits on every power-of-two mesh (cost is printed)");
+      "level", level, kLevelNames,
+      "run: same mesh, same bits; mesh: same bits on every power-of-two mesh (cost is printed); "
+      "anywhere: as mesh, and on every CPU");
   t.key("slices", slices,
-        "level \"mesh\": cuts of the batch and of each unit; a power of two, a multiple of ranks x "
-        "accumulation")
+        "levels \"mesh\" and \"anywhere\": cuts of the batch and of each unit; a power of two, a "
+        "multiple of ranks x accumulation")
       .min(1);
-  if (mesh && !std::has_single_bit(uint64_t(slices)))
+  if (mesh() && !std::has_single_bit(uint64_t(slices)))
     t.error("slices", fmt::format("{} is not a power of two; {} is the next one", slices,
                                   std::bit_ceil(uint64_t(slices))));
 }
@@ -37,7 +38,7 @@ Geometry derive_geometry(int64_t global_batch, int64_t micro_batch, comm::MeshSh
              .accumulation = 1,
              .slices = 1,
              .total_slices = ranks};
-  if (!determinism.mesh) {
+  if (!determinism.mesh()) {
     while (per_rank % g.accumulation || per_rank / g.accumulation > micro_batch) ++g.accumulation;
     g.micro_batch = per_rank / g.accumulation;
     g.total_slices = ranks * g.accumulation;

@@ -3,17 +3,30 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 
 #include "comm/mesh.hpp"
 #include "config/table.hpp"
 
 namespace step {
 
+// What bits may depend on: on the mesh and the CPU, on the CPU, on nothing.
+enum class Level { run, mesh, anywhere };
+inline constexpr std::pair<const char*, Level> kLevelNames[] = {
+    {"run", Level::run}, {"mesh", Level::mesh}, {"anywhere", Level::anywhere}};
+
 struct DeterminismOptions {
-  bool mesh = false;  // level: the same bits on every mesh
+  Level level = Level::run;
   int64_t slices = 64;
   void bind(config::Table& t);
+  bool mesh() const { return level != Level::run; }  // the same bits on every mesh
+  bool anywhere() const { return level == Level::anywhere; }
 };
+
+inline constexpr const char* kAnywhereIsForCpus =
+    "level \"anywhere\" gives the same bits on every CPU, and GPUs compute others: set run.device "
+    "= "
+    "\"cpu\", or use level \"mesh\"";
 
 struct Geometry {
   int64_t global_batch = 0;

@@ -10,6 +10,7 @@
 #include "base/text.hpp"
 #include "host/gemm_choice.hpp"
 #include "host/threads.hpp"
+#include "kernels/instruction_choice.hpp"
 #include "models/sample_count.hpp"
 #include "train/changes.hpp"
 
@@ -53,6 +54,7 @@ void Job::connect() {
     if (device_.kind == device::Kind::cuda && e.compute == eval::Compute::bf16)
       host::choose_device(*session_, recipe_.run.device, host::Compute::bf16,
                           fmt::format("eval.{}.compute", name));
+  choose_instructions(recipe_.run.cpu);
   const int ranks = session_->world().size();
   const comm::MeshShape shape = access_.trains
                                     ? comm::resolve_mesh(recipe_.mesh, ranks, mesh_selector_)
@@ -62,13 +64,23 @@ void Job::connect() {
     step::derive_geometry(recipe_.train.global_batch, recipe_.train.most_per_pass(), shape,
                           recipe_.determinism);
   // Evaluators exchange no sums whose order matters, and the tree needs a power of two.
-  const bool tree = recipe_.determinism.mesh && access_.trains;
+  const bool tree = recipe_.determinism.mesh() && access_.trains;
   mesh_ = host::connect_ranks(*session_, recipe_.mesh, shape,
                               tree ? comm::SumOrder::tree : comm::SumOrder::library, device_);
 }
 
+// Chooses the instructions of this process, before any op is prepared.
+void Job::choose_instructions(kernels::Instructions widest) const {
+  if (device_.kind == device::Kind::cpu)
+    return kernels::choose_instructions(widest, recipe_.determinism.anywhere());
+  if (recipe_.determinism.anywhere())
+    throw base::Error(base::Exit::config,
+                      fmt::format("determinism.level: {}", step::kAnywhereIsForCpus), true);
+}
+
 void Job::connect_on_paper(int ranks) {
   device_ = host::planned_device(recipe_.run.device, recipe_.precision.compute);
+  choose_instructions(kernels::Instructions::automatic);
   paper_ = comm::make_plan_comm(ranks);
   mesh_ = comm::make_plan_mesh(comm::resolve_mesh(recipe_.mesh, ranks, mesh_selector_), *paper_);
 }
@@ -245,7 +257,7 @@ void Job::build_engine(const std::string& choices) {
     // for. Jobs that do not train take the choices of their run, and time none.
     const bool asked = recipe_.run.gemm_search == host::GemmSearch::on;
     if (asked ||
-        (recipe_.run.gemm_search == host::GemmSearch::automatic && !recipe_.determinism.mesh))
+        (recipe_.run.gemm_search == host::GemmSearch::automatic && !recipe_.determinism.mesh()))
       options.choose_products = host::product_chooser(*mesh_.world, choices,
                                                       {.times = asked || access_.trains,
                                                        .writes = access_.trains,

@@ -96,6 +96,7 @@ class Job {
     int64_t size;
     uint64_t fingerprint;
   };
+  void choose_instructions(kernels::Instructions widest) const;
   data::OpenContext context(const std::string& evaluated_set = "") const;
   std::unique_ptr<data::Dataset> open_set(const std::string& name,
                                           const std::stop_token& token) const;

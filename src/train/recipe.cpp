@@ -25,6 +25,10 @@ void RunOptions::bind(config::Table& t) {
       .on_resume(OnResume::may_change);
   t.choice("device", device, host::kDeviceWishNames, "where to compute")
       .on_resume(OnResume::may_change);
+  t.choice("cpu", cpu, kernels::kInstructionsNames,
+           "widest instructions of products and loops on CPUs; auto: all that the CPU has; generic: "
+           "plain C++, only at determinism.level \"anywhere\" or if the CPU is no x86-64")
+      .on_resume(OnResume::may_change);
   t.key("threads", threads,
         "compute threads per rank; 0 = the cores the launcher bound the rank to")
       .min(0)
@@ -264,7 +268,9 @@ void check_machine(const Recipe& recipe, config::Deck& deck, const models::Model
     for (const Unused& u : only_for_gpus(recipe))
       deck.error(u.key, u.why + ", and run.device is \"cpu\": leave it out, or compute on GPUs");
 
-  if (recipe.determinism.mesh && recipe.train.global_batch % recipe.determinism.slices)
+  if (recipe.determinism.anywhere() && recipe.run.device == host::DeviceWish::cuda)
+    deck.error("determinism.level", step::kAnywhereIsForCpus, "run.device");
+  if (recipe.determinism.mesh() && recipe.train.global_batch % recipe.determinism.slices)
     deck.error("determinism.slices",
                fmt::format("train.global_batch = {} is not divisible by slices = {}",
                            recipe.train.global_batch, recipe.determinism.slices),
@@ -272,7 +278,7 @@ void check_machine(const Recipe& recipe, config::Deck& deck, const models::Model
 
   if (recipe.run.cuda_graph) {
     std::string problem = made.changing_arguments();
-    if (problem.empty() && recipe.determinism.mesh) problem = step::kTreeInPasses;
+    if (problem.empty() && recipe.determinism.mesh()) problem = step::kTreeInPasses;
     if (!problem.empty())
       deck.error("run.cuda_graph", problem + "; so no CUDA graph can repeat a pass: use \"off\"");
   }

@@ -18,6 +18,7 @@
 #include "job/hooks.hpp"
 #include "job/stops.hpp"
 #include "job/watchdog.hpp"
+#include "kernels/instruction_choice.hpp"
 #include "models/model.hpp"
 #include "optim/options.hpp"
 #include "records/metrics.hpp"
@@ -34,6 +35,7 @@ struct RunOptions {
   std::string name = "run";
   std::string dir;
   host::DeviceWish device = host::DeviceWish::automatic;
+  kernels::Instructions cpu = kernels::Instructions::automatic;
   int64_t threads = 0;
   int64_t seed = 0;
   std::string notes;

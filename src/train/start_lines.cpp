@@ -24,6 +24,18 @@ std::string order_text(const TrainOptions& train) {
   return fmt::format("blocks of {}, window {}", train.shuffle_block, train.shuffle_window);
 }
 
+const char* determinism_text(const step::DeterminismOptions& determinism) {
+  switch (determinism.level) {
+    case step::Level::run:
+      return "run (same mesh, same bits)";
+    case step::Level::mesh:
+      return "mesh (same bits on every power-of-two mesh)";
+    case step::Level::anywhere:
+      break;
+  }
+  return "anywhere (same bits on every power-of-two mesh and every CPU)";
+}
+
 // In parts, because each counts as progress for the watchdog: where many ranks share a core, all 16
 // MiB can take seconds.
 double all_reduce_s(comm::Comm& comm, comm::Comm& world, std::vector<float>& probe) {
@@ -62,15 +74,13 @@ void print_start(Attempt& attempt, const ExchangeTimes& exchanges, const host::P
   step::Engine& engine = attempt.engine();
   const step::Geometry& g = engine.geometry();
   const data::Mixture& data = job.data();
-  const bool same_bits = recipe.determinism.mesh;
+  const bool same_bits = recipe.determinism.mesh();
   log::line("{}", version_line());
   log::line("deck     {} sha256={} overrides={}  everything resolved: {}/deck.resolved.toml",
             attempt.start.deck_path, job.deck().digest().substr(0, 8), attempt.start.overrides,
             recipe.run.dir);
-  log::line(
-      "run      dir={} seed={} determinism={}  lock taken by {}", recipe.run.dir, recipe.run.seed,
-      same_bits ? "mesh (same bits on every power-of-two mesh)" : "run (same mesh, same bits)",
-      attempt.directory->holder());
+  log::line("run      dir={} seed={} determinism={}  lock taken by {}", recipe.run.dir,
+            recipe.run.seed, determinism_text(recipe.determinism), attempt.directory->holder());
   print_mesh(job.session(), job.mesh(), recipe, job.device(), job.threads());
   print_unused(recipe, job.device().kind);
   log::line("check    all-reduce 16 MiB: world {:.1f} ms, fsdp {:.1f} ms, replica {:.1f} ms",

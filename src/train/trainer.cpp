@@ -306,7 +306,7 @@ void Trainer::start() {
   const host::Peak peak = host::find_peak(attempt_.world(), job_.device().kind, job_.threads(),
                                           recipe.precision.compute, recipe.profile, 0.15);
   attempt_.pace.peak_flops = peak.flops;
-  print_start(attempt_, time_exchanges(job_.mesh(), recipe.determinism.mesh), peak);
+  print_start(attempt_, time_exchanges(job_.mesh(), recipe.determinism.mesh()), peak);
   keep_provenance(attempt_);
 
   attempt_.enter("restore");

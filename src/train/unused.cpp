@@ -36,9 +36,9 @@ std::vector<Unused> turned_off(const Recipe& recipe) {
   add(recipe.mesh.gpu_exchange == comm::GpuExchange::mpi &&
           recipe.mesh.gpu_timeout_s != plain.mesh.gpu_timeout_s,
       "mesh.gpu_timeout_s", "applies only to exchanges by NCCL, and mesh.gpu_exchange is \"mpi\"");
-  add(recipe.determinism.mesh && recipe.mesh.bucket_mb != plain.mesh.bucket_mb, "mesh.bucket_mb",
+  add(recipe.determinism.mesh() && recipe.mesh.bucket_mb != plain.mesh.bucket_mb, "mesh.bucket_mb",
       "at determinism.level \"mesh\" each unit is exchanged alone");
-  add(recipe.determinism.mesh && recipe.train.reduces_after, "train.reduce_gradients",
+  add(recipe.determinism.mesh() && recipe.train.reduces_after, "train.reduce_gradients",
       "at determinism.level \"mesh\" each pass exchanges its gradients");
   add(recipe.run.cuda_graph && recipe.train.reduces_after, "train.reduce_gradients",
       "run.cuda_graph is \"on\", and a graph contains no exchange");
@@ -68,7 +68,7 @@ std::vector<Unused> turned_off(const Recipe& recipe) {
       "train.class_power", order);
   add(t.shuffle != data::Shuffle::stratified && t.classes_per_batch != 0, "train.classes_per_batch",
       order);
-  add(!recipe.determinism.mesh && recipe.determinism.slices != plain.determinism.slices,
+  add(!recipe.determinism.mesh() && recipe.determinism.slices != plain.determinism.slices,
       "determinism.slices", "determinism.level is \"run\"");
   add(!recipe.data.loader.substitutes &&
           recipe.data.loader.max_bad_sample_fraction != plain.data.loader.max_bad_sample_fraction,

@@ -13,8 +13,10 @@
 #include <memory>
 
 #include "base/error.hpp"
+#include "base/names.hpp"
 #include "base/text.hpp"
 #include "fewshot_case.hpp"
+#include "kernels/instruction_choice.hpp"
 #include "run_case.hpp"
 #include "ssl_case.hpp"
 
@@ -25,8 +27,8 @@ constexpr const char* kUsage =
     "usage: golden [options] FILE.h5...\n"
     "  --mesh RxF           replica x fsdp (default: 1 x all ranks)\n"
     "  --strategy NAME      replicated | zero1 | sharded (default)\n"
-    "  --level NAME         run (default) | mesh, with\n"
-    "  --slices N           cuts of the batch at level mesh (default 4)\n"
+    "  --level NAME         run (default) | mesh | anywhere, with\n"
+    "  --slices N           cuts of the batch at the last two (default 4)\n"
     "  --micro-batch N      largest batch per rank and pass (default: all at once)\n"
     "  --recompute NAME     none (default) | gelu | mlp | block\n"
     "  --compute NAME       f32 (default) | bf16 | tf32 | fp16 (GPUs), with wider tolerances, of "
@@ -91,7 +93,9 @@ Command parse(int argc, char** argv) {
       c.mesh.fsdp = number(option, value.substr(x + 1));
     }
     if (option == "--strategy") c.settings.strategy = one_of({"replicated", "zero1", "sharded"});
-    if (option == "--level") c.settings.determinism.mesh = one_of({"run", "mesh"}) == "mesh";
+    if (option == "--level")
+      c.settings.determinism.level =
+          base::value_of(step::kLevelNames, one_of({"run", "mesh", "anywhere"}));
     if (option == "--slices") c.settings.determinism.slices = number(option, value);
     if (option == "--micro-batch") c.settings.micro_batch = number(option, value);
     if (option == "--recompute") c.settings.recompute = one_of({"none", "gelu", "mlp", "block"});
@@ -174,8 +178,8 @@ int run_file(const std::string& path, const Settings& settings, comm::Mesh& mesh
   if (mesh.world->rank() == 0) {
     fmt::print("{}: {} on {} x {} ranks, {}, level {}\n{}", path,
                report.within() ? "within tolerance" : "BEYOND TOLERANCE", mesh.shape.replica,
-               mesh.shape.fsdp, settings.strategy, settings.determinism.mesh ? "mesh" : "run",
-               report.table());
+               mesh.shape.fsdp, settings.strategy,
+               base::name_of(step::kLevelNames, settings.determinism.level), report.table());
     std::fflush(stdout);
   }
   return report.within() ? 0 : 1;
@@ -191,7 +195,7 @@ int run(comm::Session& session, int argc, char** argv) {
     shape = comm::resolve_mesh(command.mesh, world.size(), "");
     // Checks that the sizes are powers of two before the mesh is made, because its tree of sums
     // needs that. Each file checks its own batch.
-    if (const step::DeterminismOptions& d = command.settings.determinism; d.mesh)
+    if (const step::DeterminismOptions& d = command.settings.determinism; d.mesh())
       step::derive_geometry(d.slices * world.size(), d.slices, shape, d);
   });
   if (int code = agree(world, problem)) return code;
@@ -199,7 +203,9 @@ int run(comm::Session& session, int argc, char** argv) {
     if (world.rank() == 0) fmt::print("{}", kUsage);
     return 0;
   }
-  bool tree = command.settings.determinism.mesh;
+  if (command.settings.determinism.anywhere())
+    kernels::choose_instructions(kernels::Instructions::automatic, true);
+  bool tree = command.settings.determinism.mesh();
   comm::Mesh mesh;
   problem = guarded([&] {
     mesh = comm::make_mesh(session, shape, tree ? comm::SumOrder::tree : comm::SumOrder::library);

@@ -25,7 +25,7 @@ device::View part(const std::vector<T>& all, int64_t begin, int64_t count) {
 int64_t with_padding(int64_t examples, const Settings& settings, const comm::Mesh& mesh) {
   const int64_t ranks = mesh.world->size();
   return base::round_up(
-      examples, settings.determinism.mesh ? std::lcm(ranks, settings.determinism.slices) : ranks);
+      examples, settings.determinism.mesh() ? std::lcm(ranks, settings.determinism.slices) : ranks);
 }
 
 }  // namespace

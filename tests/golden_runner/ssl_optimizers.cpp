@@ -116,10 +116,10 @@ class VariantRun {
              const Settings& settings, comm::Mesh& mesh)
       : recorded_(recorded),
         mesh_(mesh),
-        queue_(settings.device, settings.threads, settings.determinism.mesh),
+        queue_(settings.device, settings.threads, settings.determinism.mesh()),
         layout_(parameters(recorded), {"all"}, sharding(settings), mesh.shape.fsdp,
-                settings.determinism.mesh ? settings.determinism.slices : mesh.shape.fsdp),
-        fabric_{layout_, mesh, queue_, ledger_, settings.determinism.mesh},
+                settings.determinism.mesh() ? settings.determinism.slices : mesh.shape.fsdp),
+        fabric_{layout_, mesh, queue_, ledger_, settings.determinism.mesh()},
         weights_(fabric_, 0) {
     const optim::Policies policies = optim::resolve_policies(options, {}, layout_.parameters());
     CHECK(policies.problems.empty(), "rules of a recorded variant");

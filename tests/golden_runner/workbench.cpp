@@ -30,10 +30,10 @@ Workbench::Workbench(const models::ParameterList& list, const step::Geometry& ge
                      const Settings& settings, comm::Mesh& mesh)
     : geometry_(geometry),
       mesh_(mesh),
-      queue_(settings.device, settings.threads, settings.determinism.mesh),
+      queue_(settings.device, settings.threads, settings.determinism.mesh()),
       layout_(list.parameters(), list.blocks(), sharding_of(settings), mesh.shape.fsdp,
-              settings.determinism.mesh ? geometry.total_slices : mesh.shape.fsdp),
-      fabric_{layout_, mesh, queue_, ledger_, settings.determinism.mesh, operands_of(settings)},
+              settings.determinism.mesh() ? geometry.total_slices : mesh.shape.fsdp),
+      fabric_{layout_, mesh, queue_, ledger_, settings.determinism.mesh(), operands_of(settings)},
       weights_(fabric_, 1),
       gradients_(fabric_, geometry.accumulation),
       states_(fabric_),

@@ -80,7 +80,7 @@ inline step::EngineOptions engine_options(const Case& c, int64_t total_steps) {
   o.sharding.optimizer = base::value_of(shard::kPlacementNames, c.optimizer);
   o.bucket_bytes = c.bucket_bytes;
   o.reduces_after = c.reduces_after;
-  o.determinism.mesh = c.level == "mesh";
+  o.determinism.level = c.level == "mesh" ? step::Level::mesh : step::Level::run;
   o.determinism.slices = c.slices;
   o.optimizer.kind = c.kind;
   if (c.kind == "adafactor") {

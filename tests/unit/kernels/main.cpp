@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs the op tests: test_kernels [--kind=cuda] [options of GoogleTest]. Without a GPU, --kind=cuda
-// ends with 77 and the reason. test_kernels_on_emulator is this program with an emulated GPU
-// (tests/cuda_on_cpu).
+// Runs the op tests: test_kernels [--kind=cuda|--portable] [options of GoogleTest]. Without a GPU,
+// --kind=cuda ends with 77 and the reason. --portable: ops give the same bits on every CPU.
+// test_kernels_on_emulator is this program with an emulated GPU (tests/cuda_on_cpu).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,6 +10,7 @@
 #include <set>
 
 #include "device/gpu.hpp"
+#include "kernels/instruction_choice.hpp"
 #include "mirror.hpp"
 
 namespace rig {
@@ -72,6 +73,9 @@ int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
   for (int i = 1; i < argc; ++i)
     if (std::strcmp(argv[i], "--kind=cuda") == 0) rig::chosen = device::Kind::cuda;
+  for (int i = 1; i < argc; ++i)
+    if (std::strcmp(argv[i], "--portable") == 0)
+      kernels::choose_instructions(kernels::Instructions::automatic, true);
   if (rig::on_cuda()) {
     device::Gpus gpus = device::find_gpus();
     if (gpus.count == 0) {

@@ -13,6 +13,7 @@
 
 #include "kernels/cpu/scalar_log.hpp"
 #include "kernels/gemm.hpp"
+#include "kernels/instruction_choice.hpp"
 #include "loop_digests.hpp"
 #include "tests/unit/recorded.hpp"
 
@@ -28,7 +29,7 @@ Texts texts_of(const VectorTable& table) {
   return out;
 }
 
-const std::string kRecorded = tests::source_file("tests/data/portable_loops.txt");
+const std::string kRecorded = tests::source_file("tests/recorded/loops.txt");
 
 Texts recorded() {
   Texts out;
@@ -78,11 +79,11 @@ TEST(GenericLoops, EqualThoseForAvx2) {
 
 TEST(PortableLoops, AreChosen) {
   const VectorTable& before = vector_table();
-  use_portable_loops(true);
+  choose_instructions(Instructions::automatic, true);
   EXPECT_EQ(&vector_table(), portable_vector_tables().back());
   EXPECT_FALSE(vector_table().pairs);
   EXPECT_FALSE(bf16_is_native());
-  use_portable_loops(false);
+  choose_instructions(Instructions::automatic, false);
   EXPECT_EQ(&vector_table(), &before);
 }
 

@@ -44,20 +44,22 @@ TEST(Geometry, PassesAreAsFewAsTheMicroBatchAllows) {
 TEST(Geometry, SlicesDoNotDependOnTheMesh) {
   for (comm::MeshShape shape : {comm::MeshShape{1, 1}, {2, 1}, {1, 4}, {4, 2}})
     for (int64_t micro_batch : {96, 40, 6, 3}) {
-      const Geometry g = derive_geometry(96, micro_batch, shape, {.mesh = true, .slices = 32});
+      const Geometry g =
+          derive_geometry(96, micro_batch, shape, {.level = Level::mesh, .slices = 32});
       EXPECT_LE(g.micro_batch, micro_batch);
       EXPECT_EQ(g.total_slices, 32);
       EXPECT_EQ(g.micro_batch, 3 * g.slices) << "a slice has 96 / 32 examples";
       EXPECT_EQ(g.slices * g.accumulation * shape.ranks(), 32);
     }
-  EXPECT_EQ(derive_geometry(96, 40, {1, 1}, {.mesh = true, .slices = 32}).accumulation, 4);
+  EXPECT_EQ(derive_geometry(96, 40, {1, 1}, {.level = Level::mesh, .slices = 32}).accumulation, 4);
 }
 
 TEST(Geometry, EachExampleHasOnePlace) {
   for (const bool mesh : {false, true})
     for (comm::MeshShape shape : {comm::MeshShape{1, 1}, {2, 2}, {4, 1}, {1, 4}})
       for (int64_t micro_batch : {96, 12, 3}) {
-        const Geometry g = derive_geometry(96, micro_batch, shape, {.mesh = mesh, .slices = 32});
+        const Geometry g = derive_geometry(
+            96, micro_batch, shape, {.level = mesh ? Level::mesh : Level::run, .slices = 32});
         std::vector<int64_t> found = positions(g, shape), all(96);
         std::sort(found.begin(), found.end());
         std::iota(all.begin(), all.end(), 0);
@@ -76,7 +78,8 @@ TEST(Geometry, ReplicasAreOutermost) {
 TEST(Geometry, RefusalsNameTheNumbers) {
   auto refused = [](int64_t batch, int64_t micro_batch, comm::MeshShape shape, int64_t slices) {
     try {
-      derive_geometry(batch, micro_batch, shape, {.mesh = slices > 0, .slices = slices});
+      derive_geometry(batch, micro_batch, shape,
+                      {.level = slices > 0 ? Level::mesh : Level::run, .slices = slices});
     } catch (const base::Error& e) {
       EXPECT_EQ(e.code(), base::Exit::mesh);
       return std::string(e.what());

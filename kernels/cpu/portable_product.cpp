@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+// Blocks, panels and threads of our own products.
+#include "kernels/cpu/portable_product.hpp"
+
+#include <omp.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/narrow.hpp"
+#include "kernels/cpu/parallel.hpp"
+
+namespace kernels {
+namespace {
+
+// A thread's block has at most this many rows and columns, so that its sums and its rows stay in a
+// second-level cache of 512 KiB. Blocks are halved until each thread has a few.
+constexpr int64_t kBlockRows = 120, kBlockColumns = 512, kBlocksOfThread = 4;
+// At most this many bytes of packed columns exist at a time, if the sums are in memory anyway.
+constexpr int64_t kPackedBytes = int64_t{16} << 20;
+// Panels that are packed together, so that whole lines of a cache are read.
+constexpr int64_t kPanelsTogether = 4;
+// Columns of so few tiles of rows are multiplied where they are: packing would cost more.
+constexpr int64_t kFewTiles = 2;
+
+// One run of a product. There are many members because the sizes of blocks and of buffers are
+// derived once, and the threads read them.
+class PortableRun {
+ public:
+  PortableRun(const PortableProduct& p, const PortableOperands& operands, const VectorTable& table,
+              device::Queue& queue)
+      : p_(p), operands_(operands), loops_(table.product) {
+    cut_blocks(queue.threads());
+    threads_ = threads_for(queue, p.m * p.n * p.k, blocks_);
+    depth_ = p.k;
+    if (p.c && padded_n_ * p.k * 4 > kPackedBytes)
+      depth_ = std::max(int64_t{1}, kPackedBytes / (padded_n_ * 4 * kChain)) * kChain;
+    // A worker has a copy of its rows, one tile, and the sums of a block if they need scratch.
+    sums_ = p.c ? 0 : rows_ * columns_;
+    tile_ = rows_ * kChain + sums_;
+    own_ = tile_ + loops_.rows * std::max(loops_.columns, kChain) + loops_.columns * kChain;
+    const int64_t packed = padded_n_ * depth_;
+    packed_ = static_cast<float*>(queue.scratch(size_t(packed + threads_ * own_) * sizeof(float)));
+    workers_ = packed_ + packed;
+  }
+
+  void run() {
+    const bool direct = p_.m <= kFewTiles * loops_.rows && is_direct();
+#pragma omp parallel num_threads(threads_)
+    for (int64_t begin = 0; begin < p_.k; begin += depth_) {
+      const int64_t end = std::min(p_.k, begin + depth_);
+      if (!direct) pack(begin, end);
+#pragma omp for schedule(dynamic, 1)
+      for (int64_t i = 0; i < blocks_; ++i)
+        run_block(i, begin, end, direct, workers_ + omp_get_thread_num() * own_);
+    }
+  }
+
+ private:
+  void cut_blocks(int threads) {
+    const int64_t row_tiles = base::ceil_div(p_.m, loops_.rows),
+                  panels = base::ceil_div(p_.n, loops_.columns);
+    int64_t rows = std::min(row_tiles, kBlockRows / loops_.rows),
+            columns = std::min(panels, kBlockColumns / loops_.columns);
+    const int64_t enough = threads == 1 ? 1 : kBlocksOfThread * threads;
+    auto few = [&] {
+      return base::ceil_div(row_tiles, rows) * base::ceil_div(panels, columns) < enough;
+    };
+    while (few() && columns > 4) columns = base::ceil_div(columns, int64_t{2});
+    while (few() && rows > 2) rows = base::ceil_div(rows, int64_t{2});
+    // Blocks are equal, so that no thread gets a small rest.
+    auto equal = [](int64_t all, int64_t most) {
+      return base::ceil_div(all, base::ceil_div(all, most));
+    };
+    rows_ = equal(row_tiles, rows) * loops_.rows;
+    columns_ = equal(panels, columns) * loops_.columns;
+    row_blocks_ = base::ceil_div(p_.m, rows_);
+    blocks_ = row_blocks_ * base::ceil_div(p_.n, columns_);
+    padded_n_ = panels * loops_.columns;
+  }
+
+  bool is_direct() const {
+    int64_t step;
+    return operands_.columns({0, 1, 0, 1}, step) != nullptr;
+  }
+
+  // The team packs the columns of some k. Chains are `padded_n_` columns wide.
+  void pack(int64_t begin, int64_t end) const {
+    const int64_t width = kPanelsTogether * loops_.columns,
+                  groups = base::ceil_div(padded_n_, width),
+                  chains = base::ceil_div(end - begin, kChain);
+#pragma omp for schedule(static)
+    for (int64_t i = 0; i < chains * groups; ++i) {
+      const int64_t k = i / groups * kChain, column = i % groups * width;
+      operands_.pack_columns(
+          packed(k, column, end - begin), loops_.columns,
+          {column, std::min(width, p_.n - column), begin + k, std::min(kChain, end - begin - k)});
+    }
+  }
+  float* packed(int64_t k, int64_t column, int64_t length) const {
+    return packed_ + k * padded_n_ + column * std::min(kChain, length - k);
+  }
+
+  void run_block(int64_t i, int64_t begin, int64_t end, bool direct, float* own) const {
+    const int64_t row = i % row_blocks_ * rows_, column = i / row_blocks_ * columns_;
+    const ProductBlock block{row, std::min(rows_, p_.m - row), column,
+                             std::min(columns_, p_.n - column)};
+    float* const sums = p_.c ? p_.c + row * p_.ldc + column : own + rows_ * kChain;
+    const int64_t stride = p_.c ? p_.ldc : columns_;
+    for (int64_t k = begin; k < end; k += kChain) {
+      const int64_t length = std::min(kChain, end - k);
+      const OperandRows rows = operands_.rows({row, block.rows, k, length}, own);
+      float* const tile = own + tile_;
+      const OperandRows last = last_rows(rows, block.rows, length, tile);
+      for (int64_t c = 0; c < block.columns; c += loops_.columns) {
+        int64_t b_step = loops_.columns;
+        const int64_t columns = std::min(loops_.columns, block.columns - c);
+        const float* b = direct
+                             ? direct_columns({column + c, columns, k, length}, b_step,
+                                              tile + loops_.rows * std::max(loops_.columns, kChain))
+                             : packed(k - begin, column + c, end - begin);
+        for (int64_t r = 0; r < block.rows; r += loops_.rows) {
+          const bool whole = block.rows - r >= loops_.rows;
+          const OperandRows& from = whole ? rows : last;
+          run_tile({.c = sums + r * stride + c,
+                    .a = whole ? rows.a + r * rows.row_step : last.a,
+                    .b = b,
+                    .stride = stride,
+                    .row_step = from.row_step,
+                    .step = from.step,
+                    .b_step = b_step,
+                    .length = length,
+                    .add = k > 0 || (p_.c && p_.add)},
+                   std::min(loops_.rows, block.rows - r), columns);
+        }
+      }
+    }
+    if (end == p_.k) operands_.finish(block, sums, stride);
+  }
+
+  // Returns the rows after the last whole tile, on a copy with rows of zeros.
+  OperandRows last_rows(const OperandRows& rows, int64_t count, int64_t length, float* copy) const {
+    const int64_t first = count / loops_.rows * loops_.rows;
+    for (int64_t r = first; r < count; ++r)
+      for (int64_t k = 0; k < length; ++k)
+        copy[(r - first) * kChain + k] = rows.a[r * rows.row_step + k * rows.step];
+    if (first < count)
+      std::fill(copy + (count - first) * kChain, copy + loops_.rows * kChain, 0.0f);
+    return {copy, kChain, 1};
+  }
+
+  const float* direct_columns(const OperandPart& part, int64_t& step, float* panel) const {
+    if (part.count == loops_.columns) return operands_.columns(part, step);
+    operands_.pack_columns(panel, loops_.columns, part);
+    return panel;
+  }
+
+  // A tile at the edge of c runs on a copy. Blocks of scratch have whole tiles.
+  void run_tile(ProductTile tile, int64_t rows, int64_t columns) const {
+    if (!p_.c || (rows == loops_.rows && columns == loops_.columns)) return loops_.multiply(tile);
+    alignas(64) float copy[kMostTile];
+    float* const c = tile.c;
+    for (int64_t r = 0; tile.add && r < rows; ++r)
+      std::memcpy(copy + r * loops_.columns, c + r * tile.stride, size_t(columns) * sizeof(float));
+    const int64_t stride = std::exchange(tile.stride, loops_.columns);
+    tile.c = copy;
+    loops_.multiply(tile);
+    for (int64_t r = 0; r < rows; ++r)
+      std::memcpy(c + r * stride, copy + r * loops_.columns, size_t(columns) * sizeof(float));
+  }
+
+  static constexpr int64_t kMostTile = 16 * kMostColumns;
+
+  const PortableProduct& p_;
+  const PortableOperands& operands_;
+  const ProductLoops& loops_;
+  int64_t rows_ = 0, columns_ = 0, row_blocks_ = 0, blocks_ = 0;  // of a block; their numbers
+  int64_t padded_n_ = 0, depth_ = 0;       // depth_: k whose columns are packed at a time
+  int64_t sums_ = 0, tile_ = 0, own_ = 0;  // floats of a worker
+  int threads_ = 1;
+  float *packed_ = nullptr, *workers_ = nullptr;
+};
+
+}  // namespace
+
+void run_portable(const PortableProduct& p, const PortableOperands& operands,
+                  const VectorTable& table, device::Queue& queue) {
+  if (p.m > 0 && p.n > 0) PortableRun(p, operands, table, queue).run();
+}
+
+}  // namespace kernels

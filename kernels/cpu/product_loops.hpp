@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// Vector loops of our own products. vector_math.hpp explains how this file is compiled. Lanes are
+// different outputs, so the width of vectors and the shape of tiles change no bit.
+#pragma once
+
+#include "kernels/cpu/product_tile.hpp"
+#include "kernels/cpu/vector_math.hpp"
+
+namespace kernels {
+namespace {
+
+// Sums of 12 by 32 outputs fill 24 of the 32 registers of AVX-512; 6 by 16 fill 12 of 16 of AVX2.
+constexpr int kProductRows = kManyRegisters ? 12 : 6, kProductColumns = kManyRegisters ? 32 : 16,
+              kProductVectors = kProductColumns / kLanes;
+// Rows are addressed from every third one, so that few registers hold addresses.
+constexpr int kRowsOfBase = 3, kBases = kProductRows / kRowsOfBase;
+
+void multiply_tile(const ProductTile& t) {
+  V sum[kProductRows][kProductVectors];
+#pragma GCC unroll 16
+  for (int r = 0; r < kProductRows; ++r)
+#pragma GCC unroll 2
+    for (int j = 0; j < kProductVectors; ++j) sum[r][j] = zero();
+  const float* base[kBases];
+#pragma GCC unroll 4
+  for (int i = 0; i < kBases; ++i) base[i] = t.a + i * kRowsOfBase * t.row_step;
+  const float* b = t.b;
+  for (int64_t k = 0; k < t.length; ++k, b += t.b_step) {
+    V columns[kProductVectors];
+#pragma GCC unroll 2
+    for (int j = 0; j < kProductVectors; ++j) columns[j] = load(b + j * kLanes);
+#pragma GCC unroll 16
+    for (int r = 0; r < kProductRows; ++r) {
+      const V row = broadcast(base[r / kRowsOfBase][r % kRowsOfBase * t.row_step]);
+#pragma GCC unroll 2
+      for (int j = 0; j < kProductVectors; ++j) sum[r][j] = fma(row, columns[j], sum[r][j]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < kBases; ++i) base[i] += t.step;
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < kProductRows; ++r)
+#pragma GCC unroll 2
+    for (int j = 0; j < kProductVectors; ++j) {
+      float* c = t.c + r * t.stride + j * kLanes;
+      store(c, t.add ? load(c) + sum[r][j] : sum[r][j]);
+    }
+}
+
+KERNELS_INLINE float float_of(float a) { return a; }
+KERNELS_INLINE float float_of(uint16_t bits) {
+  return __builtin_bit_cast(float, uint32_t{bits} << 16);
+}
+
+template <class T>
+void pack_lines(const PanelOfLines<T>& p) {
+  int64_t k = 0;
+  for (; k + 8 <= p.length; k += 8)
+    for (int64_t i = 0; i < p.width; i += 8)
+      transpose8_of(p.panel + k * p.width + i, p.width,
+                    [&](int line) { return p.lines[i + line] + k; });
+  for (; k < p.length; ++k)
+    for (int64_t i = 0; i < p.width; ++i) p.panel[k * p.width + i] = float_of(p.lines[i][k]);
+}
+
+template <class T>
+void pack_columns(const PanelsOfColumns<T>& p) {
+  for (int64_t k = 0; k < p.length; ++k) {
+    const T* line = p.lines[k];
+    float* to = p.panels + k * p.width;
+    for (int64_t first = 0; first < p.count; first += p.width, to += p.length * p.width) {
+      const int64_t count = p.count - first < p.width ? p.count - first : p.width;
+      int64_t i = 0;
+      for (; i + kLanes <= count; i += kLanes) store(to + i, load(line + first + i));
+      for (; i < count; ++i) to[i] = float_of(line[first + i]);
+      for (; i < p.width; ++i) to[i] = 0;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kernels

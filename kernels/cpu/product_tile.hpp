@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// Arguments of the vector loops of our own products (portable_product.hpp).
+#pragma once
+
+#include <cstdint>
+
+namespace kernels {
+
+// An output of a product is a chain of fused multiply-adds over this many k, then the next chain is
+// added, and so on. This number decides bits at determinism.level "anywhere": it never changes.
+constexpr int64_t kChain = 256;
+
+// c = (+=) the products of some rows and a panel of columns, over at most kChain k.
+struct ProductTile {
+  float* c;        // [rows, columns], rows are `stride` elements apart
+  const float* a;  // row r has its k at a + r * row_step + k * step
+  const float* b;  // the columns of k are at b + k * b_step
+  int64_t stride, row_step, step, b_step, length;
+  bool add;
+};
+
+// panel[k][i] = lines[i][k], for i < width, a multiple of 8, and k < length.
+template <class T>
+struct PanelOfLines {
+  float* panel;
+  const T* const* lines;  // [width]
+  int64_t width, length;
+};
+
+// Panels of `width` columns that follow each other, each [length, width]. The columns are those of
+// lines[k], and 0 from `count` on.
+template <class T>
+struct PanelsOfColumns {
+  float* panels;
+  const T* const* lines;  // [length]
+  int64_t width, count, length;
+};
+
+struct ProductLoops {
+  int64_t rows, columns;  // of a tile: as many as its sums fit the registers
+  void (*multiply)(const ProductTile&);
+};
+
+// Panels have at most this many columns.
+constexpr int64_t kMostColumns = 32;
+
+}  // namespace kernels
