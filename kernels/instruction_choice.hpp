@@ -16,7 +16,8 @@ inline constexpr std::pair<const char*, Instructions> kInstructionsNames[] = {
     {"avx512", Instructions::avx512}};
 
 // Chooses the widest instructions that ops, and oneDNN, may use. portable: ops use no library and
-// no loop whose bits depend on the CPU. Error(Exit::config) names what this CPU or program lacks.
+// no loop whose bits depend on the CPU, and the process its own elementary functions.
+// Error(Exit::config) names what this CPU or program lacks.
 void choose_instructions(Instructions widest, bool portable);
 
 bool bits_are_portable();

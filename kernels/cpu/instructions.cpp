@@ -7,6 +7,7 @@
 #include <dnnl.hpp>
 #include <vector>
 
+#include "base/elementary.hpp"
 #include "base/error.hpp"
 #include "base/names.hpp"
 #include "base/text.hpp"
@@ -104,6 +105,7 @@ void choose_instructions(Instructions chosen, bool portable_bits) {
   }
   widest = chosen;
   portable = portable_bits;
+  base::math::use_own(portable_bits);
   // oneDNN refuses after its first use; then ops have run already.
   if (chosen == Instructions::avx2) dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx2);
   if (chosen == Instructions::avx512) dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx512_core);
