@@ -2,8 +2,7 @@
 // CPU implementation of activations.
 #include "kernels/activation.hpp"
 
-#include <cmath>
-
+#include "base/elementary.hpp"
 #include "base/fused.hpp"
 #include "kernels/bf16_value.hpp"
 #include "kernels/cpu/parallel.hpp"
@@ -11,12 +10,12 @@
 namespace kernels {
 namespace {
 
-float gelu(float x) { return 0.5f * x * (1 + std::erf(x * 0.70710678f)); }
+float gelu(float x) { return 0.5f * x * (1 + base::math::erf(x * 0.70710678f)); }
 float gelu_slope(float x) {
-  return base::fused(0.5f, 1 + std::erf(x * 0.70710678f),
-                     x * 0.39894228f * std::exp(-0.5f * x * x));
+  return base::fused(0.5f, 1 + base::math::erf(x * 0.70710678f),
+                     x * 0.39894228f * base::math::exp(-0.5f * x * x));
 }
-float sigmoid(float x) { return 1 / (1 + std::exp(-x)); }
+float sigmoid(float x) { return 1 / (1 + base::math::exp(-x)); }
 float quick(float x) { return x * sigmoid(1.702f * x); }
 float quick_slope(float x) {
   const float s = sigmoid(1.702f * x);

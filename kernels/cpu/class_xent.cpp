@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/elementary.hpp"
 #include "base/fused.hpp"
 #include "kernels/check_views.hpp"
 #include "kernels/cpu/parallel.hpp"
@@ -28,15 +29,16 @@ double softmax_row(float* x, int64_t columns, const ClassTarget& q, const float*
   double sum = 0, shifted = 0;
   for (int64_t c = 0; c < columns; ++c) {
     const double d = double(x[c]) - double(top);
-    sum += std::exp(d);
+    sum += base::math::exp(d);
     shifted += d;
   }
   auto d_at = [&](int c) { return double(x[c]) - double(top); };
   const double blend =
       base::fused(double(q.share), d_at(q.label), (1 - double(q.share)) * d_at(q.other));
-  const double loss = std::log(sum) - base::fused(double(q.off), shifted, double(q.lift) * blend);
+  const double loss =
+      base::math::log(sum) - base::fused(double(q.off), shifted, double(q.lift) * blend);
   for (int64_t c = 0; scale && c < columns; ++c) {
-    const double p = std::exp(double(x[c]) - double(top)) / sum;
+    const double p = base::math::exp(double(x[c]) - double(top)) / sum;
     x[c] = float(double(*scale) * (p - double(q.at(c))));
   }
   return loss;
@@ -45,8 +47,8 @@ double softmax_row(float* x, int64_t columns, const ClassTarget& q, const float*
 double sigmoid_row(float* x, int64_t columns, const ClassTarget& q, const float* scale) {
   double loss = 0;
   for (int64_t c = 0; c < columns; ++c) {
-    const double z = double(x[c]), e = std::exp(-std::abs(z)), target = double(q.at(c));
-    loss += base::fused(-target, z, std::max(z, 0.0) + std::log1p(e));
+    const double z = double(x[c]), e = base::math::exp(-std::abs(z)), target = double(q.at(c));
+    loss += base::fused(-target, z, std::max(z, 0.0) + base::math::log1p(e));
     if (!scale) continue;
     const double p = (z >= 0 ? 1 : e) / (1 + e);
     x[c] = float(double(*scale) * (p - target));

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/elementary.hpp"
 #include "kernels/cpu/parallel.hpp"
 
 namespace kernels {
@@ -16,7 +17,7 @@ constexpr double kNothing = -std::numeric_limits<double>::infinity();
 // log(exp(a) + exp(b))
 double log_add(double a, double b) {
   const double top = std::max(a, b);
-  return std::isinf(top) ? top : top + std::log1p(std::exp(-std::abs(a - b)));
+  return std::isinf(top) ? top : top + base::math::log1p(base::math::exp(-std::abs(a - b)));
 }
 
 // Returns log of the sum of exp(x[b]) over the columns of the row's group, without its own example.
@@ -28,8 +29,8 @@ double log_negatives(const float* x, const ContrastiveShape& s, int64_t r) {
   if (std::isinf(top)) return double(top);
   double sum = 0;
   for (int64_t b = begin; b < end; ++b)
-    if (b < own || b >= own + s.views) sum += std::exp(double(x[b]) - double(top));
-  return double(top) + std::log(sum);
+    if (b < own || b >= own + s.views) sum += base::math::exp(double(x[b]) - double(top));
+  return double(top) + base::math::log(sum);
 }
 
 }  // namespace
@@ -72,9 +73,10 @@ void run_cpu(const ContrastiveGradient& a, Queue& queue) {
         const double l = double(x[b]);
         double g = 0;
         if (b < own || b >= own + s.views)
-          g = std::exp(l + terms[2 * me + 1]) + std::exp(l + terms[2 * b + 1]);
+          g = base::math::exp(l + terms[2 * me + 1]) + base::math::exp(l + terms[2 * b + 1]);
         else if (b != me)  // 1 / (1 + exp(log N - l)) - 1, of both rows
-          g = -1 / (1 + std::exp(l - terms[2 * me])) - 1 / (1 + std::exp(l - terms[2 * b]));
+          g = -1 / (1 + base::math::exp(l - terms[2 * me])) -
+              1 / (1 + base::math::exp(l - terms[2 * b]));
         x[b] = float(scale * g);
       }
     }

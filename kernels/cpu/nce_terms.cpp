@@ -3,8 +3,8 @@
 #include "kernels/nce_terms.hpp"
 
 #include <algorithm>
-#include <cmath>
 
+#include "base/elementary.hpp"
 #include "base/fused.hpp"
 #include "kernels/cpu/parallel.hpp"
 
@@ -17,8 +17,8 @@ double nce_row(float* x, const NceTerms& a, double scale) {
                c = noise + NceTerms::kNceLeast;
   double loss = 0;
   for (int64_t k = 0; k < a.columns; ++k) {
-    const double p = std::exp(double(x[k])) / z;
-    loss -= k == 0 ? std::log(p / (p + c)) : std::log(noise / (p + c));
+    const double p = base::math::exp(double(x[k])) / z;
+    loss -= k == 0 ? base::math::log(p / (p + c)) : base::math::log(noise / (p + c));
     x[k] = float(scale * (k == 0 ? -c : p) / (p + c));
   }
   return loss;
@@ -27,10 +27,10 @@ double nce_row(float* x, const NceTerms& a, double scale) {
 double softmax_row(float* x, const NceTerms& a, double scale) {
   const double top = double(*std::max_element(x, x + a.columns)), first = double(x[0]) - top;
   double sum = 0;
-  for (int64_t k = 0; k < a.columns; ++k) sum += std::exp(double(x[k]) - top);
+  for (int64_t k = 0; k < a.columns; ++k) sum += base::math::exp(double(x[k]) - top);
   for (int64_t k = 0; k < a.columns; ++k)
-    x[k] = float(scale * (std::exp(double(x[k]) - top) / sum - (k == 0 ? 1 : 0)));
-  return std::log(sum) - first;
+    x[k] = float(scale * (base::math::exp(double(x[k]) - top) / sum - (k == 0 ? 1 : 0)));
+  return base::math::log(sum) - first;
 }
 
 }  // namespace
@@ -41,7 +41,7 @@ void run_cpu(const NceTotals& a, Queue& queue) {
     for (; r < end; ++r) {
       const float* x = a.logits.f32() + r * a.columns;
       sums[r] = 0;
-      for (int64_t k = 0; k < a.columns; ++k) sums[r] += std::exp(double(x[k]));
+      for (int64_t k = 0; k < a.columns; ++k) sums[r] += base::math::exp(double(x[k]));
     }
   });
   double total = 0;

@@ -3,9 +3,9 @@
 #include "kernels/sinkhorn.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
+#include "base/elementary.hpp"
 #include "base/fused.hpp"
 #include "kernels/cpu/parallel.hpp"
 
@@ -116,7 +116,7 @@ void run_cpu(const SinkhornStart& a, Queue& queue) {
         const float* s = a.scores.f32() + r * stride;
         for (int64_t c = 0; c < a.columns; ++c) {
           const double v = double(s[c] > top ? top : s[c]) - double(top);
-          q[r * a.columns + c] = T(std::exp(v / double(a.epsilon)));
+          q[r * a.columns + c] = T(base::math::exp(v / double(a.epsilon)));
         }
       }
     });

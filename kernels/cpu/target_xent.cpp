@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/elementary.hpp"
 #include "base/fused.hpp"
 #include "kernels/cpu/parallel.hpp"
 
@@ -38,30 +39,30 @@ double softmax_row(const Row& r) {
   double sum = 0, mass = 0, product = 0;
   for (int64_t c = 0; c < r.columns; ++c) {
     const double d = double(r.x[c]) - double(top);
-    sum += std::exp(d);
+    sum += base::math::exp(d);
     if (!r.known(c)) continue;
     const double q = r.weight(c) * double(r.t[c]);
     mass += q;
     product = base::fused(q, d, product);
   }
   for (int64_t c = 0; r.scale && c < r.columns; ++c) {
-    const double p = std::exp(double(r.x[c]) - double(top)) / sum;
+    const double p = base::math::exp(double(r.x[c]) - double(top)) / sum;
     double slope = mass * p;
     if (r.known(c))  // one product is rounded, the other is not
       slope = r.weights ? base::fused(-r.weight(c), double(r.t[c]), slope)
                         : base::fused(mass, p, -double(r.t[c]));
     r.x[c] = float(double(*r.scale) * slope);
   }
-  return base::fused(mass, std::log(sum), -product);
+  return base::fused(mass, base::math::log(sum), -product);
 }
 
 double sigmoid_row(const Row& r) {
   double loss = 0;
   for (int64_t c = 0; c < r.columns; ++c) {
-    const double z = double(r.x[c]), e = std::exp(-std::abs(z)), t = double(r.t[c]);
+    const double z = double(r.x[c]), e = base::math::exp(-std::abs(z)), t = double(r.t[c]);
     const double w = r.known(c) ? r.weight(c) : 0;
     if (r.known(c))
-      loss = base::fused(w, base::fused(-t, z, std::max(z, 0.0) + std::log1p(e)), loss);
+      loss = base::fused(w, base::fused(-t, z, std::max(z, 0.0) + base::math::log1p(e)), loss);
     if (r.scale)
       r.x[c] = r.known(c) ? float(double(*r.scale) * w * ((z >= 0 ? 1 : e) / (1 + e) - t)) : 0;
   }

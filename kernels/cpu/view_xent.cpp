@@ -3,8 +3,8 @@
 #include "kernels/view_xent.hpp"
 
 #include <algorithm>
-#include <cmath>
 
+#include "base/elementary.hpp"
 #include "base/fused.hpp"
 #include "kernels/cpu/parallel.hpp"
 #include "kernels/cpu/vector_table.hpp"
@@ -65,7 +65,7 @@ double view_loss(const ViewXent& a, int64_t v, const float* x, const float* targ
                sum += sum_of(e, count);
                if (gradient) std::copy_n(e, count, gradient + begin);
              });
-  const double loss = base::fused(weight, std::log(sum), -(part * cold));
+  const double loss = base::fused(weight, base::math::log(sum), -(part * cold));
   if (!gradient) return loss;
   const float factor = float(scale * cold * weight / sum), share = float(scale * cold);
   for (int64_t k = 0; k < a.columns; ++k) gradient[k] *= factor;

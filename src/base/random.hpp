@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "base/elementary.hpp"
+
 namespace base {
 
 using Philox4 = std::array<uint32_t, 4>;
@@ -62,7 +64,7 @@ class Stream {
     Philox4 b = block(index);
     double u = (double(uint64_t(b[1]) << 21 ^ b[0] >> 11) + 0.5) * 0x1p-53;
     double v = double(uint64_t(b[3]) << 21 ^ b[2] >> 11) * 0x1p-53;
-    return std::sqrt(-2 * std::log(u)) * std::cos(6.283185307179586476925 * v);
+    return std::sqrt(-2 * base::math::log(u)) * base::math::cos(6.283185307179586476925 * v);
   }
 
  private:

@@ -2,9 +2,9 @@
 #include "optim/adafactor.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 
+#include "base/elementary.hpp"
 #include "kernels/square_sums.hpp"
 #include "optim/element_state.hpp"
 #include "optim/registry.hpp"
@@ -70,7 +70,7 @@ float adafactor_beta2(int64_t step, int64_t decay_offset, double decay, double c
   const float t = std::max(float(step - 1 - decay_offset) + 1.0f, 1.0f);
   const float power =
       // computed in double: the rounded result has the same bits on every machine
-      float(std::pow(double(t), double(float(-decay))));
+      float(base::math::pow(double(t), double(float(-decay))));
   return std::min(float(cap), 1.0f - power);
 }
 

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "optim/adamw.hpp"
 
-#include <cmath>
-
+#include "base/elementary.hpp"
 #include "kernels/adamw_update.hpp"
 #include "optim/element_state.hpp"
 #include "optim/registry.hpp"
@@ -27,8 +26,8 @@ void AdamwOptions::bind(config::Table& t) {
 }
 
 float bias_correction(double b, int64_t step, bool exact) {
-  if (exact) return float(1 - std::pow(b, double(step)));
-  return 1.0f - float(std::pow(double(float(b)), double(step)));
+  if (exact) return float(1 - base::math::pow(b, double(step)));
+  return 1.0f - float(base::math::pow(double(float(b)), double(step)));
 }
 
 namespace {

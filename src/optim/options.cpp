@@ -2,10 +2,10 @@
 #include "optim/options.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <optional>
 #include <set>
 
+#include "base/elementary.hpp"
 #include "base/pattern.hpp"
 #include "base/text.hpp"
 #include "optim/registry.hpp"
@@ -422,7 +422,8 @@ Policies resolve_policies(const OptimizerOptions& options, const ScheduleTables&
                        "change what it holds; use frozen_until_steps, as large as the run",
                        parameters[p].path)});
     if (parameters[p].level >= 0)
-      out.parameters[p].lr_scale *= std::pow(options.layer_decay, levels - parameters[p].level);
+      out.parameters[p].lr_scale *=
+          base::math::pow(options.layer_decay, levels - parameters[p].level);
   }
   return out;
 }

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "optim/orthogonal.hpp"
 
-#include <cmath>
-
+#include "base/elementary.hpp"
 #include "kernels/elementwise.hpp"
 #include "kernels/gemm.hpp"
 #include "kernels/l2_normalize.hpp"
@@ -24,7 +23,7 @@ NewtonSchulz::NewtonSchulz(device::Kind kind, device::Ledger& ledger, int64_t el
       square_(floats(kind, ledger, side * side)),
       fourth_(floats(kind, ledger, side * side)) {}
 
-double NewtonSchulz::factor(int64_t steps) { return std::pow(kA, double(steps)); }
+double NewtonSchulz::factor(int64_t steps) { return base::math::pow(kA, double(steps)); }
 
 // With X = s Y, a step is X' = a s (Y + (b/a) s^2 (A + (c/b) s^2 A A) Y), where A = Y Y^T. The
 // factor a s stays outside, so each sum is one op.

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "base/elementary.hpp"
 #include "base/fused.hpp"
 
 namespace optim {
@@ -12,11 +13,11 @@ namespace {
 
 // Returns end where the cosine ends, and start where it begins.
 double half_cosine(double start, double end, double w) {
-  return base::fused((start - end) / 2, 1 + std::cos(std::numbers::pi * w), end);
+  return base::fused((start - end) / 2, 1 + base::math::cos(std::numbers::pi * w), end);
 }
 
 double rounded(double x, int digits) {
-  const double scale = std::pow(10.0, digits);
+  const double scale = base::math::pow(10.0, digits);
   return std::nearbyint(x * scale) / scale;
 }
 
@@ -65,7 +66,7 @@ void PolynomialPhase::bind(config::Table& t) {
   t.key("value", value, "value at w = 0").min(0);
   t.key("power", power, "exponent of 1 - w").above(0);
 }
-double PolynomialPhase::at(double w) const { return value * std::pow(1 - w, power); }
+double PolynomialPhase::at(double w) const { return value * base::math::pow(1 - w, power); }
 std::shared_ptr<const PhaseShape> PolynomialPhase::scaled_to(double rate) const {
   return changed(*this, [&](auto& p) { p.value = rate; });
 }
@@ -78,7 +79,7 @@ std::vector<double> ValuesPhase::scaled_values(double rate) const {
   const double gamma = values.size() > 1 && values[0] != 0 ? rounded(values[1] / values[0], 6) : 1;
   std::vector<double> out;
   for (size_t i = 0; i < values.size(); ++i)
-    out.push_back(rounded(rate * std::pow(gamma, double(i)), 8));
+    out.push_back(rounded(rate * base::math::pow(gamma, double(i)), 8));
   return out;
 }
 
@@ -123,7 +124,7 @@ void GammaPhase::bind(config::Table& t) {
   t.key("num_decays", num_decays, "decays, at equal distances within the run").min(0);
 }
 double GammaPhase::at(double w) const {
-  return value * std::pow(gamma, std::floor((w + kSameShare) * double(num_decays + 1)));
+  return value * base::math::pow(gamma, std::floor((w + kSameShare) * double(num_decays + 1)));
 }
 std::shared_ptr<const PhaseShape> GammaPhase::scaled_to(double rate) const {
   return changed(*this, [&](auto& p) { p.value = rate; });
@@ -166,7 +167,7 @@ double RestartPhase::at(double w) const {
       from = place;
     }
   const double top = adaptive ? half_cosine(start, end, from + (half ? 0 : interval))
-                              : start * std::pow(factor, double(last));
+                              : start * base::math::pow(factor, double(last));
   return half_cosine(top, end, half ? std::fmod(w, interval) / interval : w / interval);
 }
 std::shared_ptr<const PhaseShape> RestartPhase::scaled_to(double rate) const {

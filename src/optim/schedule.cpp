@@ -5,6 +5,7 @@
 #include <cmath>
 #include <optional>
 
+#include "base/elementary.hpp"
 #include "base/error.hpp"
 #include "base/fused.hpp"
 #include "optim/phases.hpp"
@@ -44,8 +45,8 @@ std::optional<int64_t> known_ramp(const config::Duration& d, const Clock& clock,
 
 // Powers and cosines of floats are computed in double and rounded once. They have the same bits on
 // every machine, and differ from any float library by one rounding at most.
-float power_of(float x, float e) { return float(std::pow(double(x), double(e))); }
-float cosine_of(float x) { return float(std::cos(double(x))); }
+float power_of(float x, float e) { return float(base::math::pow(double(x), double(e))); }
+float cosine_of(float x) { return float(base::math::cos(double(x))); }
 
 // Returns the progress between warm-up and the end, clipped to [0, 1].
 float progress(int64_t step, int64_t warmup, int64_t total) {

@@ -5,6 +5,7 @@
 #include <set>
 #include <tuple>
 
+#include "base/elementary.hpp"
 #include "base/text.hpp"
 #include "data/stream/loader.hpp"
 #include "host/device_choice.hpp"
@@ -25,9 +26,10 @@ void RunOptions::bind(config::Table& t) {
       .on_resume(OnResume::may_change);
   t.choice("device", device, host::kDeviceWishNames, "where to compute")
       .on_resume(OnResume::may_change);
-  t.choice("cpu", cpu, kernels::kInstructionsNames,
-           "widest instructions of products and loops on CPUs; auto: all that the CPU has; generic: "
-           "plain C++, only at determinism.level \"anywhere\" or if the CPU is no x86-64")
+  t.choice(
+       "cpu", cpu, kernels::kInstructionsNames,
+       "widest instructions of products and loops on CPUs; auto: all that the CPU has; generic: "
+       "plain C++, only at determinism.level \"anywhere\" or if the CPU is no x86-64")
       .on_resume(OnResume::may_change);
   t.key("threads", threads,
         "compute threads per rank; 0 = the cores the launcher bound the rank to")
@@ -287,6 +289,8 @@ void check_machine(const Recipe& recipe, config::Deck& deck, const models::Model
 }  // namespace
 
 void Recipe::cross_check(config::Deck& deck) const {
+  // The model that the checks make, and keep, already holds numbers of the run.
+  base::math::use_own(determinism.anywhere());
   // Check data sets: their names, ops, and whether they yield the model's fields.
   auto known = [&](const std::string& key, const std::string& name) {
     if (data.data.count(name)) return true;

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/elementary.hpp"
 #include "base/fused.hpp"
 #include "data/images/pillow.hpp"
 
@@ -31,8 +32,8 @@ void move_pixels(const Image& from, const Image& to, const Place& place) {
 
 // Takes the nearest pixels of `from`. Places outside `from` become black.
 void take_nearest(const Image& from, double degrees, const Image& to) {
-  const double turn = -degrees * (M_PI / 180), c = to_15_decimals(std::cos(turn)),
-               s = to_15_decimals(std::sin(turn)), middle_x = double(from.width) / 2,
+  const double turn = -degrees * (M_PI / 180), c = to_15_decimals(base::math::cos(turn)),
+               s = to_15_decimals(base::math::sin(turn)), middle_x = double(from.width) / 2,
                middle_y = double(from.height) / 2;
   const double first_x = base::fused(c, -middle_x, s * -middle_y) + middle_x,
                first_y = base::fused(-s, -middle_x, c * -middle_y) + middle_y;

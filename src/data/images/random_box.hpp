@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "base/elementary.hpp"
 #include "data/images/pillow.hpp"
 
 namespace data::pillow {
@@ -20,12 +21,13 @@ struct CropLimits {
 template <class Draw>
 Box random_box(int64_t height, int64_t width, const CropLimits& limits, Draw&& draw) {
   constexpr int kTries = 10;
-  const float narrow = std::log(float(limits.narrowest)), wide = std::log(float(limits.widest));
+  const float narrow = base::math::log(float(limits.narrowest)),
+              wide = base::math::log(float(limits.widest));
   const auto rounded = [](double x) { return int64_t(std::nearbyint(x)); };  // half to even
   for (int i = 0; i < kTries; ++i) {
     const double area =
         double(height * width) * double(draw.uniform(limits.smallest, limits.largest));
-    const double ratio = double(std::exp(float(draw.uniform(double(narrow), double(wide)))));
+    const double ratio = double(base::math::exp(float(draw.uniform(double(narrow), double(wide)))));
     const int64_t w = rounded(std::sqrt(area * ratio)), h = rounded(std::sqrt(area / ratio));
     if (w < 1 || w > width || h < 1 || h > height) continue;
     const int64_t y = draw.below(height - h + 1);

@@ -8,6 +8,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "base/elementary.hpp"
 #include "base/error.hpp"
 #include "data/images/decode.hpp"
 #include "data/images/resize.hpp"
@@ -172,10 +173,10 @@ float lanczos(float x) {
   constexpr float kPi = 3.14159265359f, r = kRadius;
   if (x > r) return 0;
   if (x <= 1e-3f) return 1;
-  return r * std::sin(kPi * x) * std::sin(kPi * x / r) / (kPi * kPi * x * x);
+  return r * base::math::sin(kPi * x) * base::math::sin(kPi * x / r) / (kPi * kPi * x * x);
 }
 float gaussian(float x) {
-  return x >= 1.5f ? 0.0f : float(std::exp(double(-x * x) / (2.0 * 0.5 * 0.5)));
+  return x >= 1.5f ? 0.0f : float(base::math::exp(double(-x * x) / (2.0 * 0.5 * 0.5)));
 }
 float triangle(float x) { return x < 1 ? 1 - x : 0.0f; }
 float keys_cubic(float x) {

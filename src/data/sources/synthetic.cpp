@@ -5,6 +5,7 @@
 #include <cmath>
 #include <vector>
 
+#include "base/elementary.hpp"
 #include "base/random.hpp"
 
 namespace data {
@@ -21,8 +22,8 @@ std::vector<float> noise_table() {
   for (int k = kCount / 2; k < kCount; ++k) {
     double p = (k + 0.5) / kCount;
     for (int i = 0; i < 4; ++i) {
-      double below = 0.5 * std::erfc(-x * M_SQRT1_2),
-             density = std::exp(-0.5 * x * x) / std::sqrt(2 * M_PI);
+      double below = 0.5 * base::math::erfc(-x * M_SQRT1_2),
+             density = base::math::exp(-0.5 * x * x) / std::sqrt(2 * M_PI);
       x -= (below - p) / density;
     }
     float value = float(std::min(x * kDeviation, 1.0));

@@ -2,8 +2,8 @@
 #include "data/stream/order.hpp"
 
 #include <algorithm>
-#include <cmath>
 
+#include "base/elementary.hpp"
 #include "base/error.hpp"
 #include "base/narrow.hpp"
 #include "base/text.hpp"
@@ -39,7 +39,7 @@ Order::Order(const Classes& classes, double power, uint64_t seed, std::string_vi
   auto by_class = std::make_shared<ByClass>(classes);
   double sum = 0;
   for (int64_t n : classes.sizes) {
-    sum += std::pow(double(n), 1 - power);
+    sum += base::math::pow(double(n), 1 - power);
     by_class->up_to.push_back(sum);
   }
   for (double& p : by_class->up_to) p /= sum;

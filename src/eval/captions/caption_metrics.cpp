@@ -8,6 +8,7 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "base/elementary.hpp"
 #include "base/error.hpp"
 #include "base/fused.hpp"
 #include "base/text.hpp"
@@ -111,11 +112,11 @@ std::array<double, kOrders> bleu_of(const BleuCounts& counts) {
   double product = 1;
   for (size_t n = 0; n < kOrders; ++n) {
     product *= (double(counts.correct[n]) + tiny) / (double(counts.guessed[n]) + small);
-    bleu[n] = std::pow(product, 1.0 / double(n + 1));
+    bleu[n] = base::math::pow(product, 1.0 / double(n + 1));
   }
   const double ratio = (double(counts.words) + tiny) / (double(counts.reference_words) + small);
   if (ratio < 1)
-    for (double& b : bleu) b *= std::exp(1 - 1 / ratio);
+    for (double& b : bleu) b *= base::math::exp(1 - 1 / ratio);
   return bleu;
 }
 
@@ -198,7 +199,7 @@ struct TfIdf {
 class CiderD {
  public:
   explicit CiderD(const CountedSet& set)
-      : log_documents_(std::log(double(set.references.size()))),
+      : log_documents_(base::math::log(double(set.references.size()))),
         frequency_(set.ngrams + 1, 0),
         of_reference_(set.ngrams + 1, 0) {
     std::vector<size_t> seen(set.ngrams + 1, 0);  // 1 + the last example with this n-gram
@@ -224,7 +225,7 @@ class CiderD {
   TfIdf weigh(const NgramCounts& caption) const {
     TfIdf out;
     for (const Count& c : caption.counts) {
-      const double log_frequency = std::log(std::max(1.0, frequency_[size_t(c.ngram)]));
+      const double log_frequency = base::math::log(std::max(1.0, frequency_[size_t(c.ngram)]));
       const double weight = double(c.times) * (log_documents_ - log_frequency);
       out.weights.push_back(weight);
       double& norm = out.norm[size_t(c.order)];
@@ -252,7 +253,7 @@ class CiderD {
     for (const Count& c : reference.counts) of_reference_[size_t(c.ngram)] = 0;
 
     const double difference = double(of_candidate.bigrams - weighed.bigrams);
-    const double penalty = std::exp(-(difference * difference) / (2 * sigma * sigma));
+    const double penalty = base::math::exp(-(difference * difference) / (2 * sigma * sigma));
     for (size_t n = 0; n < kOrders; ++n) {
       const double norms = of_candidate.norm[n] * weighed.norm[n];
       if (norms != 0) sums[n] = base::fused(products[n] / norms, penalty, sums[n]);

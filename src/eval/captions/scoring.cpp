@@ -7,6 +7,7 @@
 #include <cmath>
 #include <span>
 
+#include "base/elementary.hpp"
 #include "base/hash.hpp"
 #include "base/text.hpp"
 #include "data/sources/plain_text.hpp"
@@ -65,8 +66,8 @@ void add_prompts(const double* scores, int64_t prompts, std::span<double> of_cla
   for (double& all : of_class) {
     const double *end = scores + prompts, largest = *std::max_element(scores, end);
     double sum = 0;
-    for (const double* s = scores; s < end; ++s) sum += std::exp(*s - largest);
-    all = largest + std::log(sum);
+    for (const double* s = scores; s < end; ++s) sum += base::math::exp(*s - largest);
+    all = largest + base::math::log(sum);
     scores = end;
   }
 }

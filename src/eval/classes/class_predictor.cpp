@@ -2,8 +2,9 @@
 #include "eval/classes/class_predictor.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
+
+#include "base/elementary.hpp"
 
 namespace eval {
 namespace {
@@ -61,8 +62,8 @@ class ClassPredictor : public Predictor {
             kernels::compares_values(loss_)
                 ? row[c]
                 : float(loss_ == Loss::softmax
-                            ? std::exp(double(row[c]) - double(row[order[0]])) / all
-                            : 1 / (1 + std::exp(-double(row[c]))));
+                            ? base::math::exp(double(row[c]) - double(row[order[0]])) / all
+                            : 1 / (1 + base::math::exp(-double(row[c]))));
       }
     }
   }
@@ -71,7 +72,7 @@ class ClassPredictor : public Predictor {
   // Added in the order of the classes, relative to the largest logit.
   double sum_of_exponentials(const float* row, float largest) const {
     double sum = 0;
-    for (int64_t c = 0; c < classes_; ++c) sum += std::exp(double(row[c]) - double(largest));
+    for (int64_t c = 0; c < classes_; ++c) sum += base::math::exp(double(row[c]) - double(largest));
     return sum;
   }
 

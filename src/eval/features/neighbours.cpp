@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/elementary.hpp"
 #include "eval/fits/dense.hpp"
 
 namespace eval {
@@ -71,7 +72,7 @@ std::vector<double> vote(const LabelledRows& rows, const std::vector<Neighbour>&
   std::vector<double> scores(size_t(rows.classes), 0.0);
   for (size_t i = 0; i < neighbours.size() && int64_t(i) < k; ++i)
     scores[size_t(rows.labels[size_t(neighbours[i].row)])] +=
-        std::exp((neighbours[i].similarity - neighbours[0].similarity) / temperature);
+        base::math::exp((neighbours[i].similarity - neighbours[0].similarity) / temperature);
   return scores;
 }
 

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "eval/features/rank_method.hpp"
 
-#include <cmath>
-
+#include "base/elementary.hpp"
 #include "base/fused.hpp"
 #include "base/narrow.hpp"
 
@@ -15,9 +14,9 @@ double effective_rank(std::span<const double> values) {
   if (sum == 0) return 0;
   for (double v : values) {
     const double p = v / sum + kEpsilon;
-    entropy = base::fused(-p, std::log(p), entropy);
+    entropy = base::fused(-p, base::math::log(p), entropy);
   }
-  return std::exp(entropy);
+  return base::math::exp(entropy);
 }
 
 RankMethod::Size RankMethod::begin() {

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/elementary.hpp"
 #include "base/fused.hpp"
 #include "eval/fits/dense.hpp"
 #include "eval/fits/newton.hpp"
@@ -104,9 +105,9 @@ class CrossEntropy : public Convex {
         double* s = scores.data() + i * classes_;
         const double most = *std::max_element(s, s + classes_), own = s[rows_.labels[size_t(i)]];
         double sum = 0;
-        for (int64_t c = 0; c < classes_; ++c) sum += s[c] = std::exp(s[c] - most);
+        for (int64_t c = 0; c < classes_; ++c) sum += s[c] = base::math::exp(s[c] - most);
         for (int64_t c = 0; c < classes_; ++c) s[c] /= sum;
-        losses[size_t(i)] = std::log(sum) + most - own;
+        losses[size_t(i)] = base::math::log(sum) + most - own;
       }
     });
     double total = 0;

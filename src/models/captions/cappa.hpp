@@ -3,8 +3,7 @@
 // either autoregressively or, from mask tokens, in parallel (cappa.md 1.6).
 #pragma once
 
-#include <cmath>
-
+#include "base/elementary.hpp"
 #include "models/caption_scorer.hpp"
 #include "models/captioner.hpp"
 #include "models/captions/cappa_options.hpp"
@@ -58,7 +57,7 @@ class Cappa : public Model, public CaptionScorer, public Captioner, public Embed
   std::vector<shard::Parameter> parameters() const override { return list_.parameters(); }
   TrunkWeights trunk_weights() const override;
   std::map<std::string, FeatureSpec> features() const override;
-  double uniform_loss() const override { return std::log(double(options_.vocab_size)); }
+  double uniform_loss() const override { return base::math::log(double(options_.vocab_size)); }
   int64_t sum_columns() const override { return Sums::count; }
   std::vector<Measure> measures() const override;
   void take_bytes(const kernels::PixelRange& range) override;

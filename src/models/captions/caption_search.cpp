@@ -6,6 +6,8 @@
 #include <limits>
 #include <numeric>
 
+#include "base/elementary.hpp"
+
 namespace models {
 namespace {
 
@@ -61,7 +63,7 @@ CaptionSearch::CaptionSearch(const DecodeOptions& options, int64_t images, int64
 }
 
 double CaptionSearch::score(const DecodeOptions& options, double log_likelihood, int64_t n) {
-  return log_likelihood / std::pow((5 + double(n)) / 6, options.length_penalty);
+  return log_likelihood / base::math::pow((5 + double(n)) / 6, options.length_penalty);
 }
 
 void CaptionSearch::list_rows() {
@@ -106,7 +108,7 @@ CaptionSearch::Candidate CaptionSearch::sample(const Hypothesis& from, int64_t p
   double total = 0;
   for (int32_t id : ids) {
     const double x = double(logits[id]) - double(logits[ids[0]]);
-    weights.push_back(std::isnan(x) ? 0 : std::exp(x / options_.temperature));
+    weights.push_back(std::isnan(x) ? 0 : base::math::exp(x / options_.temperature));
     total += weights.back();
   }
   size_t kept = 0;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/elementary.hpp"
 #include "base/fused.hpp"
 #include "kernels/rank_hits.hpp"
 #include "kernels/target_counts.hpp"
@@ -98,9 +99,9 @@ std::vector<Measure> ClassObjective::measures(int hits, int known) const {
 double ClassObjective::uniform_loss() const {
   const double n = double(classes_);
   if (options_.compares_values()) return std::numeric_limits<double>::quiet_NaN();
-  if (options_.loss == kernels::ClassLoss::softmax && of_labels()) return std::log(n);
+  if (options_.loss == kernels::ClassLoss::softmax && of_labels()) return base::math::log(n);
   // Each class is given the probability 1 / n.
-  return n > 1 && of_labels() ? base::fused(1 - n, std::log1p(-1 / n), std::log(n))
+  return n > 1 && of_labels() ? base::fused(1 - n, base::math::log1p(-1 / n), base::math::log(n))
                               : std::numeric_limits<double>::quiet_NaN();
 }
 

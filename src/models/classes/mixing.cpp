@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/elementary.hpp"
+
 namespace models {
 
 using device::DType;
@@ -46,15 +48,15 @@ void MixupOptions::bind(config::Table& t) {
 // T^2)) has the distribution Beta(p, p). |T| gives the larger share.
 float mixup_share(const base::Stream& stream, double p) {
   const double u = 1 - stream.uniform64(0), angle = 2 * M_PI * stream.uniform64(1);
-  const double cosine = std::cos(angle),
-               square = (std::pow(u, -1 / p) - 1) * cosine * cosine;  // T^2 / 2p
+  const double cosine = base::math::cos(angle),
+               square = (base::math::pow(u, -1 / p) - 1) * cosine * cosine;  // T^2 / 2p
   const double share = std::isinf(square) ? 1 : 0.5 + 0.5 * std::sqrt(square / (1 + square));
   return float(std::min(share, 1.0));
 }
 
 double beta_share(const base::Stream& stream, double p) {
   const double larger = double(mixup_share(stream, p));
-  return std::cos(2 * M_PI * stream.uniform64(1)) < 0 ? 1 - larger : larger;
+  return base::math::cos(2 * M_PI * stream.uniform64(1)) < 0 ? 1 - larger : larger;
 }
 
 std::array<int32_t, 4> cutmix_box(double share, int64_t y, int64_t x, int64_t height,

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/elementary.hpp"
 #include "base/error.hpp"
 #include "base/fused.hpp"
 #include "device/memory.hpp"
@@ -44,7 +45,7 @@ std::vector<float> mean_attention(std::span<const float> q, std::span<const floa
     const double largest = *std::max_element(weights.begin(), weights.end());
     double sum = 0;
     for (double& w : weights) {
-      w = std::exp(w - largest);
+      w = base::math::exp(w - largest);
       sum += w;
     }
     for (size_t r = 0; r < rows; ++r) mean[r] += weights[r] / sum / double(heads);

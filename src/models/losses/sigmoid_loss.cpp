@@ -2,8 +2,8 @@
 // The sigmoid loss of pairs (siglip.md 2). Each rank compares its own images with all texts, for
 // their losses and gradients, and its own texts with all images, for their gradients alone. So no
 // gradient is exchanged, and every sum has one order on all meshes.
-#include <cmath>
 
+#include "base/elementary.hpp"
 #include "kernels/l2_normalize.hpp"
 #include "kernels/pair_sigmoid.hpp"
 #include "models/block_scope.hpp"
@@ -19,7 +19,7 @@ class SigmoidLoss : public EmbeddingLoss {
  public:
   SigmoidLoss(const SigmoidLossOptions& options, ParameterList& list)
       : block_(list.begin_block("loss")) {
-    t_ = list.add("t", {1}, ParameterList::constant(std::log(options.temperature_init)));
+    t_ = list.add("t", {1}, ParameterList::constant(base::math::log(options.temperature_init)));
     b_ = list.add("b", {1}, ParameterList::constant(options.bias_init));
   }
 

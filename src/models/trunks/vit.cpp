@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/elementary.hpp"
 #include "kernels/gemm.hpp"
 #include "kernels/patchify.hpp"
 #include "kernels/token_mean.hpp"
@@ -49,12 +50,12 @@ std::vector<float> waves(int64_t height, int64_t width, int64_t columns, int64_t
   for (int64_t y = 0; y < height; ++y)
     for (int64_t x = 0; x < width; ++x)
       for (int64_t k = 0; k < q; ++k) {
-        const double omega = std::pow(10000.0, -double(k) / double(steps));
+        const double omega = base::math::pow(10000.0, -double(k) / double(steps));
         float* row = out.data() + (y * width + x) * columns;
-        row[k] = float(std::sin(double(x) * omega));
-        row[q + k] = float(std::cos(double(x) * omega));
-        row[2 * q + k] = float(std::sin(double(y) * omega));
-        row[3 * q + k] = float(std::cos(double(y) * omega));
+        row[k] = float(base::math::sin(double(x) * omega));
+        row[q + k] = float(base::math::cos(double(x) * omega));
+        row[2 * q + k] = float(base::math::sin(double(y) * omega));
+        row[3 * q + k] = float(base::math::cos(double(y) * omega));
       }
   return out;
 }
@@ -77,10 +78,10 @@ std::vector<float> rotary2d(int64_t height, int64_t width, int64_t head_dim) {
   const auto middle = [](int64_t i, int64_t n) { return (2 * double(i) + 1) / double(n) - 1; };
   for (int64_t p = 0; p < height * width; ++p)
     for (int64_t k = 0; k < half; ++k) {
-      const double period = std::pow(kLongestPeriod, double(k % q) / double(q)),
+      const double period = base::math::pow(kLongestPeriod, double(k % q) / double(q)),
                    place = k < q ? middle(p / width, height) : middle(p % width, width);
-      out[size_t(p * head_dim + k)] = float(std::cos(kTurn * place / period));
-      out[size_t(p * head_dim + half + k)] = float(std::sin(kTurn * place / period));
+      out[size_t(p * head_dim + k)] = float(base::math::cos(kTurn * place / period));
+      out[size_t(p * head_dim + half + k)] = float(base::math::sin(kTurn * place / period));
     }
   return out;
 }

@@ -88,8 +88,10 @@ TEST(OwnElementary, AreWithinTwoUnitsOfTheLibrary) {
     Inputs at{};
     for (int64_t i = 0; i < kDraws; ++i) {
       const Inputs in = f.draw({i});
-      if (const double error = units(f.own(in), f.exact(in)); !(error <= worst))
-        worst = error, at = in;
+      if (const double error = units(f.own(in), f.exact(in)); !(error <= worst)) {
+        worst = error;
+        at = in;
+      }
     }
     EXPECT_LE(worst, 2) << f.name << "(" << at.x << ", " << at.y << ") in units in the last place";
   }

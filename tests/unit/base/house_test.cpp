@@ -372,6 +372,33 @@ TEST(Style, OnlyModelsSpeakOfSelfSupervision) {
        {"init_options", "names of these programs, in the help"}});
 }
 
+// Functions of the C library whose bits depend on its version and on the processor.
+TEST(Style, ElementaryFunctionsAreThoseOfBase) {
+  const std::string names =
+      "(exp2?|expm1|log2?|log10|log1p|pow|sincos|a?sinh?|a?cosh?|a?tanh?|atan2|erfc?|cbrt|hypot|"
+      "[lt]gamma)[fl]?";
+  const std::regex call("(^|[^A-Za-z0-9_>])(std::|::|__builtin_)" + names +
+                        "\\b|([-=(+*/,?!{]|: |return) *" + names + "\\(");
+  const std::map<std::string, std::string> allowed = {
+      {"src/base/elementary.cpp", "chooses between the library's and own ones"},
+      {"kernels/cpu/scalar_log.hpp", "chooses likewise within the vector loops"}};
+  std::set<std::string> calling;
+  for (const fs::path& file : files_under({"src", "kernels"})) {
+    const std::string name = in_repository(file);
+    if (name.starts_with("kernels/cuda/") || file.extension() == ".md") continue;
+    const std::vector<std::string> lines = lines_of(file);
+    for (size_t i = 0; i < lines.size(); ++i) {
+      const std::string code = lines[i].substr(0, lines[i].find("//"));
+      if (!std::regex_search(code, call)) continue;
+      calling.insert(name);
+      EXPECT_TRUE(allowed.count(name))
+          << name << ":" << i + 1 << ": its bits depend on the C library; call base::math's";
+    }
+  }
+  for (const auto& [name, why] : allowed)
+    EXPECT_TRUE(calling.count(name)) << name << " needs no place in the list";
+}
+
 TEST(Style, HeadersAreGuardedAndSayWhatTheyAreFor) {
   for (const fs::path& file : files_under({"src", "kernels"})) {
     if (file.extension() != ".hpp") continue;

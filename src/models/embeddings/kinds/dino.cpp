@@ -2,6 +2,7 @@
 // DINO (ssl.md 3.6): all views predict what a slowly moving teacher makes of the large views.
 #include <cmath>
 
+#include "base/elementary.hpp"
 #include "base/fused.hpp"
 #include "models/embeddings/embedding_kind.hpp"
 
@@ -32,7 +33,7 @@ struct DinoOptions : EmbeddingOptions {
                 .keep =
                     [from = momentum](int64_t step, int64_t total) {
                       const double share = total > 0 ? double(step - 1) / double(total) : 0;
-                      return base::fused((from - 1) / 2, 1 + std::cos(M_PI * share), 1.0);
+                      return base::fused((from - 1) / 2, 1 + base::math::cos(M_PI * share), 1.0);
                     },
                 .views = loss.teacher_views,
                 .starts_from_first_pass = true}};
