@@ -54,6 +54,13 @@ foreach(ranks 1 2 3 4)
   mpi_test(engine_test ${ranks})
   mpi_test(checkpoint_test ${ranks})
 endforeach()
+# Exchanges of gigabytes. It says why it runs none if memory lacks.
+if(TARGET collectives_test)
+  add_test(NAME large_counts_mpi2
+           COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} 2 ${MPIEXEC_PREFLAGS} $<TARGET_FILE:collectives_test> large)
+  set_tests_properties(large_counts_mpi2 PROPERTIES LABELS mpi PROCESSORS 2 RUN_SERIAL TRUE SKIP_RETURN_CODE 77
+                       ENVIRONMENT "${TRAINER_MPI_ENVIRONMENT}")
+endif()
 foreach(ranks 1 2 4)
   mpi_test(memory_test ${ranks})
   mpi_test(batch_state_test ${ranks})

@@ -11,9 +11,9 @@
 #include "base/clock.hpp"
 #include "base/flight_page.hpp"
 #include "base/log.hpp"
-#include "base/narrow.hpp"
 #include "base/span.hpp"
 #include "comm/comm.hpp"
+#include "comm/long_exchange.hpp"
 #include "comm/mpi_handle.hpp"
 #include "comm/mpi_lane.hpp"
 #include "comm/mpi_start.hpp"
@@ -63,10 +63,10 @@ MPI_Datatype type_of(device::DType type) {
   return MPI_BYTE;
 }
 
-enum class Way { request, tree, shared };
+enum class Way { request, tree, shared, messages };
 
-// An exchange by a request of MPI, along the tree, or in memory that ranks share. The time of
-// wait() counts as waiting of the main thread.
+// An exchange by a request of MPI, along the tree, in memory that ranks share, or by messages. The
+// time of wait() counts as waiting of the main thread.
 class MpiWork : public Ticket::Work, public MpiLane::Work {
  public:
   explicit MpiWork(MpiLane& lane) : lane_(lane) {}
@@ -95,6 +95,7 @@ class MpiWork : public Ticket::Work, public MpiLane::Work {
   bool advance_data() {
     if (way == Way::tree) return tree.advance();
     if (way == Way::shared) return shared.advance();
+    if (way == Way::messages) return messages.advance();
     int done = 0;
     CHECK_MPI(MPI_Test(&request, &done, MPI_STATUS_IGNORE));
     return done;
@@ -118,6 +119,7 @@ class MpiWork : public Ticket::Work, public MpiLane::Work {
   MPI_Request request = MPI_REQUEST_NULL;
   TreeExchange tree;
   SharedSum shared;
+  LongExchange messages;
   Way way = Way::request;
   Traffic* traffic = nullptr;
   bool waited = true;
@@ -184,7 +186,6 @@ class MpiComm : public Comm {
     }
     wait_for_work(queue);
     Timer timer(gathered_, recv.bytes());
-    int count = base::narrow<int>(send.count);
     MpiWork* work = free_work(gathered_, {"all_gather", name_, int(send.type), send.count});
     if (on_gpu(queue)) recv.data = work->stage_result(recv, queue);
     char* own = static_cast<char*>(recv.data) + int64_t(rank_) * send.bytes();
@@ -192,7 +193,11 @@ class MpiComm : public Comm {
       fetch(own, send, queue);
       send.data = own;
     }
+    if (is_long(send.count))
+      return start(timer, work, Way::messages,
+                   [&] { work->messages.begin_gather(comm_, ++sequence_, send, recv); });
     const void* from = own == send.data ? MPI_IN_PLACE : send.data;
+    const int count = int(send.count);
     return start(timer, work, Way::request, [&] {
       CHECK_MPI(MPI_Iallgather(from, count, type_of(send.type), recv.data, count,
                                type_of(send.type), comm_, &work->request));
@@ -215,9 +220,12 @@ class MpiComm : public Comm {
       send.data = copy;
     }
     if (order_ == SumOrder::tree) return start_tree(timer, work, send, recv);
+    if (is_long(recv.count))
+      return start(timer, work, Way::messages,
+                   [&] { work->messages.begin_scatter(comm_, ++sequence_, send, recv); });
     return start(timer, work, Way::request, [&] {
-      CHECK_MPI(MPI_Ireduce_scatter_block(send.data, recv.data, base::narrow<int>(recv.count),
-                                          type_of(send.type), MPI_SUM, comm_, &work->request));
+      CHECK_MPI(MPI_Ireduce_scatter_block(send.data, recv.data, int(recv.count), type_of(send.type),
+                                          MPI_SUM, comm_, &work->request));
     });
   }
 
@@ -236,9 +244,12 @@ class MpiComm : public Comm {
       return start(timer, work, Way::shared,
                    [&] { work->shared.begin(*shared_, *parts, node_.rank(), view); });
     if (order_ == SumOrder::tree) return start_tree(timer, work, view, {});
+    if (is_long(view.count))
+      return start(timer, work, Way::messages,
+                   [&] { work->messages.begin_sum(comm_, ++sequence_, view); });
     return start(timer, work, Way::request, [&] {
-      CHECK_MPI(MPI_Iallreduce(MPI_IN_PLACE, view.data, base::narrow<int>(view.count),
-                               type_of(view.type), MPI_SUM, comm_, &work->request));
+      CHECK_MPI(MPI_Iallreduce(MPI_IN_PLACE, view.data, int(view.count), type_of(view.type),
+                               MPI_SUM, comm_, &work->request));
     });
   }
 
@@ -267,7 +278,7 @@ class MpiComm : public Comm {
   void broadcast(device::View view, int root) override {
     const auto exchange = whole("broadcast", int(view.type), view.count);
     lane_.drain();
-    CHECK_MPI(MPI_Bcast(view.data, base::narrow<int>(view.count), type_of(view.type), root, comm_));
+    broadcast_whole(view.data, view.count, type_of(view.type), device::size_of(view.type), root);
   }
   void barrier() override {
     const auto exchange = whole("barrier");
@@ -296,22 +307,22 @@ class MpiComm : public Comm {
     lane_.drain();
     const uint64_t number = ++texts_;
     const std::string mine = sealed(text, number);
-    int length = base::narrow<int>(mine.size());
-    std::vector<int> lengths(size_), starts(size_);
-    CHECK_MPI(MPI_Allgather(&length, 1, MPI_INT, lengths.data(), 1, MPI_INT, comm_));
-    int total = 0;
+    const auto length = int64_t(mine.size());
+    std::vector<int64_t> lengths(size_), starts(size_);
+    CHECK_MPI(MPI_Allgather(&length, 1, MPI_INT64_T, lengths.data(), 1, MPI_INT64_T, comm_));
+    int64_t total = 0;
     const std::string name = "gather_text of " + name_;
     for (int i = 0; i < size_; ++i) {
       if (lengths[i] < kSealBytes) unsealed("", number, name, i);
       starts[i] = total;
       total += lengths[i];
     }
-    std::string all(total, '\0');
-    CHECK_MPI(MPI_Allgatherv(mine.data(), length, MPI_CHAR, all.data(), lengths.data(),
-                             starts.data(), MPI_CHAR, comm_));
+    std::string all(size_t(total), '\0');
+    gather_bytes(mine, lengths, starts, all);
     std::vector<std::string> out(size_);
     for (int i = 0; i < size_; ++i)
-      out[i] = unsealed(std::string_view(all).substr(starts[i], lengths[i]), number, name, i);
+      out[i] = unsealed(std::string_view(all).substr(size_t(starts[i]), size_t(lengths[i])), number,
+                        name, i);
     return out;
   }
 
@@ -324,9 +335,9 @@ class MpiComm : public Comm {
     // The length is a text, too.
     std::string length = sealed(fmt::format("{:016x}", out.size()), number);
     if (rank_ != root) length.assign(length.size(), '\0');
-    CHECK_MPI(MPI_Bcast(length.data(), base::narrow<int>(length.size()), MPI_CHAR, root, comm_));
+    broadcast_whole(length, root);
     out.resize(std::stoull(unsealed(length, number, name, root), nullptr, 16));
-    CHECK_MPI(MPI_Bcast(out.data(), base::narrow<int>(out.size()), MPI_CHAR, root, comm_));
+    broadcast_whole(out, root);
     return unsealed(out, number, name, root);
   }
 
@@ -351,6 +362,31 @@ class MpiComm : public Comm {
     (*free)->traffic = &traffic;
     (*free)->span.begin(call);
     return free->get();
+  }
+
+  static bool is_long(int64_t count) { return count > longest_call(); }
+  // `bytes`: of an element.
+  void broadcast_whole(void* data, int64_t count, MPI_Datatype type, int64_t bytes, int root) {
+    for (int64_t begin = 0; begin == 0 || begin < count; begin += longest_call()) {
+      char* piece = static_cast<char*>(data) + begin * bytes;
+      CHECK_MPI(MPI_Bcast(piece, int(std::min(longest_call(), count - begin)), type, root, comm_));
+    }
+  }
+  void broadcast_whole(std::string& text, int root) {
+    broadcast_whole(text.data(), int64_t(text.size()), MPI_CHAR, 1, root);
+  }
+  void gather_bytes(const std::string& mine, const std::vector<int64_t>& lengths,
+                    const std::vector<int64_t>& starts, std::string& all) {
+    if (is_long(int64_t(all.size()))) {
+      std::memcpy(all.data() + starts[rank_], mine.data(), mine.size());
+      for (int i = 0; i < size_; ++i)
+        broadcast_whole(all.data() + starts[i], lengths[i], MPI_CHAR, 1, i);
+      return;
+    }
+    const std::vector<int> counts(lengths.begin(), lengths.end()),
+        places(starts.begin(), starts.end());
+    CHECK_MPI(MPI_Allgatherv(mine.data(), counts[rank_], MPI_CHAR, all.data(), counts.data(),
+                             places.data(), MPI_CHAR, comm_));
   }
 
   // An agreement, in which ranks wait for the slowest one.

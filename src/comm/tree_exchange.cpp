@@ -12,16 +12,17 @@ namespace {
 constexpr int64_t kPieceBytes = 256 << 10;
 
 template <class T>
-void add_into(T* __restrict y, const T* __restrict x, int64_t n) {
+void add_numbers(T* __restrict y, const T* __restrict x, int64_t n) {
   for (int64_t i = 0; i < n; ++i) y[i] += x[i];
 }
+}  // namespace
+
 void add_into(void* y, const void* x, device::DType type, int64_t count) {
   if (type == device::DType::f32)
-    return add_into(static_cast<float*>(y), static_cast<const float*>(x), count);
-  add_into(static_cast<double*>(y), static_cast<const double*>(x), count);
+    return add_numbers(static_cast<float*>(y), static_cast<const float*>(x), count);
+  CHECK(type == device::DType::f64, "a sum of numbers that are moved only");
+  add_numbers(static_cast<double*>(y), static_cast<const double*>(x), count);
 }
-
-}  // namespace
 
 void TreeExchange::begin(MPI_Comm comm, int64_t sequence, device::View send, device::View recv) {
   comm_ = comm;

@@ -19,6 +19,9 @@ namespace comm {
 void check_mpi(int code, const char* what);
 #define CHECK_MPI(call) ::comm::check_mpi(call, #call)
 
+// Adds x to y; f32 and f64.
+void add_into(void* y, const void* x, device::DType type, int64_t count);
+
 class TreeExchange {
  public:
   // `sequence` numbers the exchanges of a communicator, alike on all ranks, so that messages of two

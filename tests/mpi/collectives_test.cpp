@@ -8,11 +8,14 @@
 #include <chrono>
 #include <fstream>
 #include <iterator>
+#include <string_view>
 #include <thread>
+#include <utility>
 
 #include "base/clock.hpp"
 #include "base/flight_page.hpp"
 #include "base/span.hpp"
+#include "comm/long_exchange.hpp"
 #include "comm/shared_sum.hpp"
 #include "comm_suite.hpp"
 #include "ranks.hpp"
@@ -226,11 +229,61 @@ void shared_last_wakes_the_others(comm::Session& session) {
   }
 }
 
-int run(comm::Session& session, int, char**) {
+// All exchanges of more than a thousand elements go by messages.
+void by_messages(comm::Session& session, device::Queue& queue) {
+  const int64_t longest = std::exchange(comm::longest_call(), 1000);
+  all_of(*session.split(0, session.world().rank(), SumOrder::library), SumOrder::library, queue);
+  comm::longest_call() = longest;
+}
+
+int64_t available_bytes() {
+  std::ifstream in("/proc/meminfo");
+  for (std::string word; in >> word;)
+    if (int64_t kib = 0; word == "MemAvailable:" && in >> kib) return kib << 10;
+  return 0;
+}
+
+// Exchanges of 2^31 + 8 elements of a byte, which no int can count.
+int large(comm::Session& session) {
+  Comm& world = session.world();
+  constexpr int64_t kCount = (int64_t{1} << 31) + 8, kSpare = int64_t{3} << 30;
+  const int64_t bytes = kCount * world.size() * world.size(), free = world.min(available_bytes());
+  if (free < bytes + kSpare) {
+    if (world.rank() == 0)
+      std::printf("skipped: %lld bytes of memory are free, and the exchange needs %lld\n",
+                  static_cast<long long>(free), static_cast<long long>(bytes + kSpare));
+    return 77;
+  }
+  auto value = [](int rank, int64_t i) {
+    return uint8_t((uint64_t(i) * 0x9e3779b97f4a7c15) >> 56) + rank;
+  };
+  device::Queue queue(device::Kind::cpu);
+  device::Ledger ledger;
+  const device::Buffer memory(device::Kind::cpu, ledger, "test", kCount * world.size());
+  const View all = memory.view(DType::u8).slice(0, kCount * world.size()),
+             own = all.slice(world.rank() * kCount, kCount);
+  for (int64_t i = 0; i < kCount; ++i) own.u8()[i] = uint8_t(value(world.rank(), i));
+  auto differing = [&](int r, int from) {
+    int64_t count = 0;
+    const uint8_t* part = all.u8() + r * kCount;
+    for (int64_t i = 0; i < kCount; ++i) count += part[i] != uint8_t(value(from, i));
+    return count;
+  };
+  world.all_gather(own, all, queue).wait();
+  for (int r = 0; r < world.size(); ++r)
+    expect(differing(r, r) == 0, fmt::format("all_gather of the part of rank {}", r));
+  const int last = world.size() - 1;
+  world.broadcast(all.slice(world.rank() == last ? last * kCount : 0, kCount), last);
+  expect(world.rank() == last || differing(0, last) == 0, "broadcast");
+  return verdict(world, "large counts");
+}
+
+int run(comm::Session& session, int argc, char** argv) {
   Comm& world = session.world();
   const int ranks = world.size();
   const bool power = std::has_single_bit(unsigned(ranks));
   world_rank = world.rank();
+  if (argc > 1 && std::string_view(argv[1]) == "large") return large(session);
   device::Queue queue(device::Kind::cpu);
   expect(session.local_size() >= 1 && session.local_rank() < session.local_size(),
          "ranks of this node");
@@ -251,6 +304,7 @@ int run(comm::Session& session, int, char**) {
     in_shared_memory<float>(world, *group, order, queue);
     in_shared_memory<double>(world, *group, order, queue);
   }
+  by_messages(session, queue);
   agreements(world);
   unlike_calls(world);
   beside_main(session);

@@ -51,6 +51,18 @@ class Plan(harness.RunTest):
                 peak = self.number(r"activation arena ([\d,]+) bytes")
                 self.assertEqual(peak, memory)
 
+    def test_units_that_no_int_counts(self):
+        words = 6_000_000  # times 384, twice: each of the two tables has more than 2^31 elements
+        args = [f"{harness.SOURCE}/inputs/bench_s16.toml", "--mode", "plan",
+                *harness.sets(f"model.vocab_size={words}", f"data.train.vocab_size={words}", "train.micro_batch=1")]
+        for way in ("replicated", "sharded"):
+            for ranks in (2, 32):
+                self.expect(0, args=[*args, "--ranks", ranks, *harness.sets(f"sharding.parameters={way}", f"sharding.optimizer={way}")])
+                parameters = self.number(r"([\d,]+) parameters")
+                self.assertGreater(parameters, 2 * 384 * words)
+                part = ranks if way == "sharded" else 1
+                self.assertLess(abs(self.number(r"weights +([\d,]+) bytes") * part / (4 * parameters) - 1), 0.001)
+
     def graph(self, *args, ranks=4):
         """Returns the plan's graph of a step: labels of work, labels of exchanges, arrows by style."""
         path = f"{self.folder}/step.dot"
