@@ -5,6 +5,9 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/packed_numbers.hpp"
@@ -17,14 +20,27 @@ class Occurrences {
   Occurrences() = default;
   // The numbers are below `count`.
   Occurrences(PackedNumbers numbers, uint32_t count);
+  // As many numbers in the memory of `owner`, aligned to 8 bytes: what bytes() of others returned.
+  Occurrences(int64_t size, uint32_t count, std::string_view bytes,
+              const std::shared_ptr<const void>& owner);
+
+  int64_t size() const { return size_; }
+  uint32_t operator[](int64_t place) const;
   // Returns the place where `number` occurs for the k-th time; k counts from 0.
   int64_t place(uint32_t number, int64_t k) const;
+
+  // All that a reader needs besides size and count, and its length.
+  std::string bytes() const;
+  static int64_t byte_count(int64_t size, uint32_t count);
 
  private:
   struct Level {
     RankedBits bits;
     int64_t zeros = 0;
   };
+  void find_begins(uint32_t count);
+
+  int64_t size_ = 0;
   // A level sorts the numbers of the level before by one bit, the highest one first.
   std::vector<Level> levels_;
   std::vector<int64_t> begins_;  // where the equal numbers begin after the last level

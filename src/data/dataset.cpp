@@ -87,7 +87,7 @@ Sample Dataset::get(int64_t index, int64_t position, const Places* places, Trace
 Classes Dataset::classes(const Spec& spec, const std::string& field,
                          const OpenContext& context) const {
   try {
-    return read_classes(*source_, spec, field, context.threads, context.token);
+    return read_classes(*source_, spec, field, context);
   } catch (const base::Error& e) {
     base::fail(e.code(), "data.{}: {}", name_, e.what());
   }
@@ -110,8 +110,7 @@ std::unique_ptr<Dataset> open_dataset(const Sections& sections, const Tokenizers
                                          options->open(context), own.part,
                                          [&](const Source& source) {
                                            return read_classes(source, options->spec(),
-                                                               own.class_field, context.threads,
-                                                               context.token);
+                                                               own.class_field, context);
                                          },
                                          context),
                                      std::move(pipeline), context.limits);

@@ -84,8 +84,8 @@ std::unique_ptr<data::Mixture> open_training_data(const Recipe& recipe,
     const bool stratified = train.shuffle == data::Shuffle::stratified;
     if (stratified || train.shuffle == data::Shuffle::classes) {
       const data::DataOptions& own = recipe.data.data.at(name);
-      const data::Classes classes =
-          set->classes(own.source_options()->spec(), own.class_field, context);
+      const auto classes = std::make_shared<const data::Classes>(
+          set->classes(own.source_options()->spec(), own.class_field, context));
       const data::Strata strata{train.classes_per_batch, train.global_batch};
       parts[name] = {set, stratified ? data::Order(classes, strata, seed)
                                      : data::Order(classes, train.class_power, seed, stream)};

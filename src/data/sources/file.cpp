@@ -9,6 +9,7 @@
 #include <cctype>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 
 #include "base/text.hpp"
 #include "data/sources/look_alike.hpp"
@@ -21,6 +22,11 @@ int64_t nanoseconds(const struct timespec& time) {
 }
 
 }  // namespace
+
+std::string folder_of(const std::string& path) {
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  return folder.empty() ? "." : folder;
+}
 
 std::optional<FileState> state_at(const std::string& path) {
   struct stat info;

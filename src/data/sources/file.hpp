@@ -51,6 +51,9 @@ class File {
   int64_t size_ = 0, modified_ns_ = 0, number_ = 0, changed_ns_ = 0;
 };
 
+// Returns the folder that a file is in: "." for a name alone.
+std::string folder_of(const std::string& path);
+
 // The endings of image files in folders, for messages.
 inline constexpr const char* kImageEndings = ".jpg, .jpeg, .png, .webp, .gif";
 // True if a file's name has one of these endings, in upper or lower case.

@@ -81,7 +81,7 @@ H5Rows open_rows(const io::H5File& h5, const std::string& path, const std::strin
 
 class Hdf5 : public Source {
  public:
-  Hdf5(const Hdf5Options& options, const OpenContext& context) {
+  Hdf5(const Hdf5Options& options, const OpenContext& context) : pattern_(options.path) {
     Spec spec = options.spec();
     for (auto& [name, text] : options.fields) {
       Hdf5Field parsed = parse_hdf5_field(text);
@@ -115,15 +115,24 @@ class Hdf5 : public Source {
     return print.value();
   }
 
+  std::string folder() const override { return folder_of(files_[0].path); }
+  std::optional<Origin> origin(const std::string& field) const override {
+    Fingerprint print;
+    for (const File& file : files_) {
+      const std::optional<FileState> state = state_at(file.path);
+      if (!state) return std::nullopt;
+      for (int64_t number : *state) print.add(number);
+    }
+    return Origin{fmt::format("{} {}", pattern_, fields_[number_of(field)].dataset), print.value()};
+  }
+
   Sample read(int64_t index) const override {
     Sample out;
     for (size_t f = 0; f < fields_.size(); ++f) out[fields_[f].name] = value(index, f);
     return out;
   }
   Value field(int64_t index, const std::string& name) const override {
-    for (size_t f = 0; f < fields_.size(); ++f)
-      if (fields_[f].name == name) return value(index, f);
-    return Source::field(index, name);
+    return value(index, number_of(name));
   }
 
  private:
@@ -137,6 +146,12 @@ class Hdf5 : public Source {
     int64_t first = 0, rows = 0, bytes = 0;
     std::vector<H5Rows> datasets;  // by field
   };
+
+  size_t number_of(const std::string& name) const {
+    const auto found = std::ranges::find(fields_, name, &Field::name);
+    CHECK(found != fields_.end(), "the source has no field '{}'", name);
+    return size_t(found - fields_.begin());
+  }
 
   void add_row(Fingerprint& print, const File& file, int64_t row) const {
     try {
@@ -262,6 +277,7 @@ class Hdf5 : public Source {
     return *(it - 1);
   }
 
+  std::string pattern_;
   std::vector<Field> fields_;
   std::vector<File> files_;
   int64_t size_ = 0;

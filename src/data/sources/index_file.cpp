@@ -42,6 +42,11 @@ IndexBytes::~IndexBytes() {
   if (text_.empty() && !view_.empty()) ::munmap(const_cast<char*>(view_.data()), view_.size());
 }
 
+void IndexBytes::release() const {
+  if (text_.empty() && !view_.empty())
+    ::madvise(const_cast<char*>(view_.data()), view_.size(), MADV_DONTNEED);
+}
+
 std::unique_ptr<IndexBytes> IndexBytes::map(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return nullptr;
@@ -85,6 +90,13 @@ std::vector<std::string> index_places(const std::string& beside, const std::stri
       context.index_dir.empty() ? beside : fmt::format("{}/{}", context.index_dir, name)};
   if (!context.run_index_dir.empty())
     places.push_back(fmt::format("{}/{}", context.run_index_dir, name));
+  return places;
+}
+
+std::vector<std::string> index_places_in(const std::string& folder, const std::string& name,
+                                         const OpenContext& context) {
+  std::vector<std::string> places = index_places(folder + "/" + name, name, context);
+  if (folder.empty() && context.index_dir.empty()) places.erase(places.begin());
   return places;
 }
 

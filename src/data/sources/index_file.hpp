@@ -21,6 +21,8 @@ class IndexBytes {
   // Returns null if there is no such file, or if it cannot be mapped.
   static std::unique_ptr<IndexBytes> map(const std::string& path);
   std::string_view view() const { return view_; }
+  // Lets go of the memory until the bytes are read again.
+  void release() const;
 
  private:
   IndexBytes() = default;
@@ -39,6 +41,9 @@ std::string path_hash(const std::string& path);
 // context.index_dir; then `name` in context.run_index_dir.
 std::vector<std::string> index_places(const std::string& beside, const std::string& name,
                                       const OpenContext& context);
+// Likewise for a file `name` in the folder of the data; "" = no such folder.
+std::vector<std::string> index_places_in(const std::string& folder, const std::string& name,
+                                         const OpenContext& context);
 
 // Writes the file to the first place that takes it. Returns that place, or "".
 std::string write_index_file(const std::vector<std::string>& places, const std::string& bytes);

@@ -42,9 +42,8 @@ size_t own_begin(const std::vector<std::string>& paths) {
 
 std::vector<std::string> list_places(const std::vector<std::string>& paths,
                                      const std::string& pattern, const OpenContext& context) {
-  const std::string name = fmt::format(".{}.list", path_hash(pattern)),
-                    folder = std::filesystem::path(paths.at(0)).parent_path().string();
-  return index_places(folder.empty() ? name : folder + "/" + name, name, context);
+  const std::string name = fmt::format(".{}.list", path_hash(pattern));
+  return index_places_in(folder_of(paths.at(0)), name, context);
 }
 
 bool is_fresh(const ShardList& list, const std::vector<std::string>& paths) {
@@ -163,6 +162,26 @@ ShardSet::Found ShardSet::find(size_t shard, int64_t sample) const {
   }
   CHECK(found, "a new index of '{}' cannot be read", paths_[shard]);
   return {shard, std::move(index), std::move(*found)};
+}
+
+void ShardSet::walk(int64_t begin, int64_t end, const EachSample& each) const {
+  bool goes_on = true;
+  while (begin < end && goes_on) {
+    const auto [shard, first] = list_.find(begin);
+    const int64_t last = std::min(first + end - begin, list_.shards()[shard].samples);
+    const std::shared_ptr<const File> file = open(shard);
+    std::shared_ptr<const TarIndexFile> index = open_index(shard);
+    auto give = [&](const TarIndexFile::Sample& sample) {
+      return goes_on = each(*file, index->head(), sample);
+    };
+    int64_t at = index->walk(first, last, give);
+    if (at < last && goes_on) {  // that part of the file is damaged
+      index = renew_index(shard);
+      at = index->walk(at, last, give);
+      CHECK(at == last || !goes_on, "a new index of '{}' cannot be read", paths_[shard]);
+    }
+    begin += at - first;
+  }
 }
 
 std::shared_ptr<const TarIndexFile> ShardSet::open_index(size_t shard) const {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -41,6 +42,10 @@ class ShardSet {
   // Any thread may call. Throws Unreadable if the shard has changed since it was listed.
   Found find(int64_t sample) const;
   Found find(size_t shard, int64_t sample) const;
+  // Calls each(shard, head, sample) for samples [begin, end), in order, until it returns false.
+  using EachSample =
+      std::function<bool(const File& shard, const TarIndexHead&, const TarIndexFile::Sample&)>;
+  void walk(int64_t begin, int64_t end, const EachSample& each) const;
   std::shared_ptr<const File> open(size_t shard) const;
 
  private:

@@ -12,4 +12,10 @@ Value Source::field(int64_t index, const std::string& name) const {
   return std::move(found->second);
 }
 
+void Source::fields(int64_t begin, int64_t end, const std::string& name,
+                    const EachValue& each) const {
+  for (int64_t i = begin; i < end; ++i)
+    if (!each(field(i, name))) return;
+}
+
 }  // namespace data

@@ -4,8 +4,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <stop_token>
 #include <string>
@@ -31,6 +33,11 @@ class Source {
   virtual Sample read(int64_t index) const = 0;
   // Returns one field of the sample, without reading the others where the source can do that.
   virtual Value field(int64_t index, const std::string& name) const;
+  // Calls each(value) with one field of samples [begin, end), in order, until it returns false.
+  // A source that can read it without the other fields may be faster than with field().
+  using EachValue = std::function<bool(const Value&)>;
+  virtual void fields(int64_t begin, int64_t end, const std::string& name,
+                      const EachValue& each) const;
   virtual std::string key(int64_t index) const = 0;  // for messages: "shards/train-000.tar:000123"
   virtual std::string summary() const = 0;           // for the log: "83 tars"
   // Returns a number that differs between different sets, so that ranks which read different copies
@@ -39,6 +46,16 @@ class Source {
   // Returns what fingerprint() returned when checkpoints of earlier versions stored it. May read as
   // much as there are samples.
   virtual uint64_t earlier_fingerprint() const { return fingerprint(); }
+  // Returns the folder of the samples' files, or "". Files about all samples may be kept there.
+  virtual std::string folder() const { return ""; }
+  // Tells apart what files keep of one field: a name of the samples, and a number that changes when
+  // one of the samples' files changes.
+  struct Origin {
+    std::string name;
+    uint64_t state = 0;
+  };
+  // Returns nothing for a source whose field costs little, or whose files are not watched.
+  virtual std::optional<Origin> origin(const std::string& /*field*/) const { return std::nullopt; }
 };
 
 // Hashes any count of numbers and texts in order, through one small buffer.

@@ -2,6 +2,7 @@
 #include "data/sources/subset.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <exception>
 #include <thread>
@@ -102,16 +103,12 @@ base::RankedBits draw_places(const Part& part, const Places& places, int64_t all
 // node share its pages.
 class PartFile {
  public:
-  PartFile(const Part& part, const Places& places, int64_t all, const OpenContext& context)
-      : all_(all) {
-    IndexWriter w;
-    w.out = "trainer part 1\n ";
-    for (int64_t number : {all, places.begin, places.end, part.seed}) w.number(number);
-    head_ = std::move(w.out);
-    const std::string name = fmt::format(".{:016x}.part", base::xxh3(head_));
-    for (const std::string& folder : {context.index_dir, context.run_index_dir})
-      if (!folder.empty()) places_.push_back(folder + "/" + name);
-  }
+  // `head`: a line that names the format, and all that the part follows from.
+  PartFile(std::string head, const Source& source, const OpenContext& context)
+      : all_(source.size()),
+        head_(std::move(head)),
+        places_(index_places_in(source.folder(), fmt::format(".{:016x}.part", base::xxh3(head_)),
+                                context)) {}
   std::optional<base::RankedBits> read() const {
     for (const std::string& place : places_) {
       const std::shared_ptr<const IndexBytes> bytes = IndexBytes::map(place);
@@ -141,28 +138,38 @@ class PartFile {
 
 constexpr int64_t kManyDraws = int64_t{1} << 22;  // of a second or more
 
-base::RankedBits drawn_part(const Part& part, int64_t all, const OpenContext& context) {
-  const Places places(part, all, "the source");
-  if (std::min(places.count(), all - places.count()) < kManyDraws)
-    return draw_places(part, places, all, context);
-  const PartFile file(part, places, all, context);
+// Reads the part from its file, or draws it.
+template <class Draw>
+base::RankedBits kept_in(const PartFile& file, const OpenContext& context, Draw draw) {
   if (std::optional<base::RankedBits> found = file.read()) return std::move(*found);
-  base::RankedBits chosen = draw_places(part, places, all, context);
+  base::RankedBits chosen = draw();
   if (context.write_index && base::where().rank == 0) file.write(chosen);
   return chosen;
 }
 
-base::RankedBits drawn_by_class(const Part& part, const Classes& classes,
-                                const OpenContext& context) {
+base::RankedBits drawn_part(const Part& part, const Source& source, const OpenContext& context) {
+  const int64_t all = source.size();
+  const Places places(part, all, "the source");
+  if (std::min(places.count(), all - places.count()) < kManyDraws)
+    return draw_places(part, places, all, context);
+  IndexWriter head;
+  head.out = "trainer part 1\n ";
+  for (int64_t number : {all, places.begin, places.end, part.seed}) head.number(number);
+  return kept_in(PartFile(std::move(head.out), source, context), context,
+                 [&] { return draw_places(part, places, all, context); });
+}
+
+base::RankedBits draw_by_class(const Part& part, const Classes& classes,
+                               const OpenContext& context) {
   const int threads = context.threads;
   std::vector<Places> places;
   for (int64_t c = 0; c < classes.count(); ++c)
-    places.emplace_back(part, classes.sizes[size_t(c)],
-                        fmt::format("class '{}'", base::one_line(classes.names[size_t(c)])));
-  const int64_t all = classes.of_sample.size();
+    places.emplace_back(part, classes.sizes()[size_t(c)],
+                        fmt::format("class '{}'", base::one_line(classes.names()[size_t(c)])));
+  const int64_t all = classes.samples();
   base::RankedBits chosen(all);
   const Drawn drawn(part, all, context.token);
-  auto class_of = [&](int64_t sample) { return size_t(classes.of_sample[sample]); };
+  auto class_of = [&](int64_t sample) { return size_t(classes.of_sample(sample)); };
   // A thread must know how many samples of each class come before its part of the order.
   std::vector<std::vector<int64_t>> seen(size_t(std::max(threads, 1)) + 1,
                                          std::vector<int64_t>(places.size()));
@@ -181,6 +188,19 @@ base::RankedBits drawn_by_class(const Part& part, const Classes& classes,
   });
   chosen.count();
   return chosen;
+}
+
+base::RankedBits drawn_by_class(const Part& part, const Source& source, const Classes& classes,
+                                const OpenContext& context) {
+  const int64_t all = classes.samples(), print = int64_t(classes.print());
+  if (all < kManyDraws || print == 0) return draw_by_class(part, classes, context);
+  IndexWriter head;
+  head.out = "trainer part by class 1\n";
+  for (int64_t number : {all, print, part.limit, part.skip, std::bit_cast<int64_t>(part.fraction),
+                         std::bit_cast<int64_t>(part.skip_fraction), part.seed})
+    head.number(number);
+  return kept_in(PartFile(std::move(head.out), source, context), context,
+                 [&] { return draw_by_class(part, classes, context); });
 }
 
 // Keeps a bit for each sample of the source.
@@ -205,6 +225,12 @@ class Subset : public Source {
   }
   uint64_t fingerprint() const override { return print_of(source_->fingerprint()); }
   uint64_t earlier_fingerprint() const override { return print_of(source_->earlier_fingerprint()); }
+  std::string folder() const override { return source_->folder(); }
+  std::optional<Origin> origin(const std::string& field) const override {
+    std::optional<Origin> out = source_->origin(field);
+    if (out) out->name += fmt::format(" {:016x}", base::xxh3(chosen_.bytes()));
+    return out;
+  }
 
  private:
   uint64_t print_of(uint64_t source) const {
@@ -223,8 +249,9 @@ std::unique_ptr<Source> subset_of(std::unique_ptr<Source> source, const Part& pa
                                   const std::function<Classes(const Source&)>& classes,
                                   const OpenContext& context) {
   if (part.whole()) return source;
-  base::RankedBits chosen = part.per_class ? drawn_by_class(part, classes(*source), context)
-                                           : drawn_part(part, source->size(), context);
+  base::RankedBits chosen = part.per_class
+                                ? drawn_by_class(part, *source, classes(*source), context)
+                                : drawn_part(part, *source, context);
   return std::make_unique<Subset>(std::move(source), std::move(chosen));
 }
 

@@ -198,34 +198,53 @@ bool TarIndexFile::read_head() {
   return IndexReader(rest.substr(groups_.size())).number() == int64_t(body_.size());
 }
 
-std::optional<TarIndexFile::Sample> TarIndexFile::find(int64_t sample) const {
-  CHECK(sample >= 0 && sample < head_.samples, "sample {} of {}", sample, head_.samples);
-  const size_t group = size_t(sample / kGroup), groups = groups_.size() / kGroupEntry;
+// Returns nothing if the group is damaged.
+std::string_view TarIndexFile::group_bytes(size_t group) const {
+  const size_t groups = groups_.size() / kGroupEntry;
   auto begin_of = [&](size_t g) {
     return g == groups ? body_.size()
                        : size_t(IndexReader(groups_.substr(g * kGroupEntry)).number());
   };
   const size_t begin = begin_of(group), end = begin_of(group + 1);
-  if (begin > end || end > body_.size()) return std::nullopt;
+  if (begin > end || end > body_.size()) return {};
   const std::string_view bytes = body_.substr(begin, end - begin);
-  if (IndexReader(groups_.substr(group * kGroupEntry + 8)).number() != int64_t(base::xxh3(bytes)))
-    return std::nullopt;
-  IndexReader r(bytes);
+  const int64_t sum = IndexReader(groups_.substr(group * kGroupEntry + 8)).number();
+  return sum == int64_t(base::xxh3(bytes)) ? bytes : std::string_view{};
+}
+
+int64_t TarIndexFile::walk(int64_t begin, int64_t end, const EachSample& each) const {
+  CHECK(begin >= 0 && begin <= end && end <= head_.samples, "samples {} to {} of {}", begin, end,
+        head_.samples);
   Sample out;
-  int64_t usual = 0;
-  for (int64_t i = sample / kGroup * kGroup; i <= sample; ++i) {
-    out.key = r.text();
-    out.members.resize(r.count(3));
-    for (Member& m : out.members) {
-      m.extension = uint32_t(r.small());
-      m.offset = int64_t(uint64_t(usual) + uint64_t(signed_of(r.small())));
-      m.size = int64_t(r.small());
-      usual = usual_next(m.offset, m.size);
+  for (int64_t i = begin / kGroup * kGroup; i < end;) {
+    IndexReader r(group_bytes(size_t(i / kGroup)));
+    int64_t usual = 0;
+    for (const int64_t last = std::min(i + kGroup, end); i < last; ++i) {
+      out.key = r.text();
+      out.members.resize(r.count(3));
+      bool good = r.good();
+      for (Member& m : out.members) {
+        m.extension = uint32_t(r.small());
+        m.offset = int64_t(uint64_t(usual) + uint64_t(signed_of(r.small())));
+        m.size = int64_t(r.small());
+        usual = usual_next(m.offset, m.size);
+        good &= m.extension < head_.extensions.size() && m.offset >= 0 && m.size >= 0;
+      }
+      if (!good || !r.good()) return std::max(i, begin);
+      if (i >= begin && !each(out)) return i + 1;
     }
   }
-  for (const Member& m : out.members)
-    if (m.extension >= head_.extensions.size() || m.offset < 0 || m.size < 0) return std::nullopt;
-  return r.good() ? std::optional(std::move(out)) : std::nullopt;
+  return end;
+}
+
+std::optional<TarIndexFile::Sample> TarIndexFile::find(int64_t sample) const {
+  CHECK(sample >= 0 && sample < head_.samples, "sample {} of {}", sample, head_.samples);
+  std::optional<Sample> out;
+  walk(sample, sample + 1, [&](const Sample& found) {
+    out = found;
+    return true;
+  });
+  return out;
 }
 
 namespace {

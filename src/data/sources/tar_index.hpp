@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <stop_token>
@@ -84,9 +85,15 @@ class TarIndexFile {
   int64_t bytes() const { return int64_t(bytes_->view().size()); }
   // Returns nothing if the sample's group is damaged. The key lives as long as this object.
   std::optional<Sample> find(int64_t sample) const;
+  // Calls each(sample) for samples [begin, end), in order, until it returns false. Returns the
+  // first sample that was not given: `end`, that after the last one, or the first of a damaged
+  // group.
+  using EachSample = std::function<bool(const Sample&)>;
+  int64_t walk(int64_t begin, int64_t end, const EachSample& each) const;
 
  private:
   bool read_head();
+  std::string_view group_bytes(size_t group) const;
   std::unique_ptr<IndexBytes> bytes_;
   TarIndexHead head_;
   std::string_view groups_;  // places and checksums

@@ -35,7 +35,7 @@ bool is_image(std::string_view extension) {
 class Webdataset : public Source {
  public:
   Webdataset(const WebdatasetOptions& options, const OpenContext& context)
-      : shards_(options.files(), options.path, context) {
+      : pattern_(options.path), shards_(options.files(), options.path, context) {
     for (auto& [field, text] : options.fields) {
       MemberName member = split_member_field(text);
       MemberKind kind = kind_of(member);
@@ -81,7 +81,8 @@ class Webdataset : public Source {
       for (int64_t i = 0; i < shard.samples; ++i) {
         const ShardSet::Found found = shards_.find(s, i);
         print.add(found.sample.key);
-        for (size_t f = 0; f < fields_.size(); ++f) places.push_back(place(found, f));
+        for (size_t f = 0; f < fields_.size(); ++f)
+          places.push_back(place(found.index->head(), found.sample, f));
       }
       for (const Place& p : places) print.add(p.offset).add(p.size);
     }
@@ -92,16 +93,33 @@ class Webdataset : public Source {
     const ShardSet::Found found = shards_.find(index);
     const std::shared_ptr<const File> shard = shards_.open(found.shard);
     Sample out;
-    for (size_t f = 0; f < fields_.size(); ++f) out[fields_[f].name] = member(*shard, found, f);
+    for (size_t f = 0; f < fields_.size(); ++f)
+      out[fields_[f].name] = member(*shard, found.index->head(), found.sample, f);
     return out;
   }
   Value field(int64_t index, const std::string& name) const override {
-    for (size_t f = 0; f < fields_.size(); ++f)
-      if (fields_[f].name == name) {
-        const ShardSet::Found found = shards_.find(index);
-        return member(*shards_.open(found.shard), found, f);
-      }
-    return Source::field(index, name);
+    const ShardSet::Found found = shards_.find(index);
+    return member(*shards_.open(found.shard), found.index->head(), found.sample, number_of(name));
+  }
+  void fields(int64_t begin, int64_t end, const std::string& name,
+              const EachValue& each) const override {
+    const size_t f = number_of(name);
+    shards_.walk(
+        begin, end,
+        [&](const File& shard, const TarIndexHead& head, const TarIndexFile::Sample& sample) {
+          return each(member(shard, head, sample, f));
+        });
+  }
+  std::string folder() const override { return folder_of(shards_.paths()[0]); }
+  // Other labels may have members of the same places and sizes, so the states of the shards count.
+  std::optional<Origin> origin(const std::string& field) const override {
+    Fingerprint print;
+    for (const ShardList::Shard& s : shards_.list().shards()) {
+      for (int64_t number : s.state) print.add(number);
+      print.add(int64_t(s.digest));
+    }
+    return Origin{fmt::format("{} {}", pattern_, fields_[number_of(field)].member.text()),
+                  print.value()};
   }
 
  private:
@@ -114,17 +132,23 @@ class Webdataset : public Source {
     int64_t offset = -1, size = 0;
   };
 
+  size_t number_of(const std::string& name) const {
+    const auto found = std::ranges::find(fields_, name, &Field::name);
+    CHECK(found != fields_.end(), "the source has no field '{}'", name);
+    return size_t(found - fields_.begin());
+  }
+
   // If a field names several extensions, the first one that the sample has is used.
-  Place place(const ShardSet::Found& found, size_t f) const {
-    const std::vector<std::string>& names = found.index->head().extensions;
+  Place place(const TarIndexHead& head, const TarIndexFile::Sample& sample, size_t f) const {
     for (const std::string& choice : fields_[f].member.extensions)
-      for (const TarIndexFile::Member& m : found.sample.members)
-        if (names[m.extension] == choice) return {m.offset, m.size};
+      for (const TarIndexFile::Member& m : sample.members)
+        if (head.extensions[m.extension] == choice) return {m.offset, m.size};
     return {};
   }
 
-  Value member(const File& file, const ShardSet::Found& found, size_t f) const {
-    const Place place = this->place(found, f);
+  Value member(const File& file, const TarIndexHead& head, const TarIndexFile::Sample& sample,
+               size_t f) const {
+    const Place place = this->place(head, sample, f);
     if (place.offset < 0) base::fail(Exit::data, "it has no member {}", fields_[f].member.text());
     if (place.size > kMostMemberBytes)
       base::fail(Exit::data, "member {} has {} bytes; at most {} are read",
@@ -196,6 +220,7 @@ class Webdataset : public Source {
                        base::join(choices, ";"));
   }
 
+  std::string pattern_;
   std::vector<Field> fields_;
   ShardSet shards_;
 };

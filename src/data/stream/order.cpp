@@ -33,46 +33,43 @@ Order::Order(Shuffle shuffle, int64_t size, uint64_t seed, BlockShape shape, std
   all_ = base::Permutation(blocks);
 }
 
-Order::Order(const Classes& classes, double power, uint64_t seed, std::string_view name)
-    : shuffle_(Shuffle::classes), size_(classes.of_sample.size()), stream_(stream_of(seed, name)) {
+Order::Order(std::shared_ptr<const Classes> classes, double power, uint64_t seed,
+             std::string_view name)
+    : shuffle_(Shuffle::classes), size_(classes->samples()), stream_(stream_of(seed, name)) {
   CHECK(size_ > 0, "an order of {} samples", size_);
-  auto by_class = std::make_shared<ByClass>(classes);
+  ByClass by_class{.classes = std::move(classes), .up_to = {}};
   double sum = 0;
-  for (int64_t n : classes.sizes) {
+  for (int64_t n : by_class.classes->sizes()) {
     sum += base::math::pow(double(n), 1 - power);
-    by_class->up_to.push_back(sum);
+    by_class.up_to.push_back(sum);
   }
-  for (double& p : by_class->up_to) p /= sum;
-  by_class_ = std::move(by_class);
+  for (double& p : by_class.up_to) p /= sum;
+  by_class_ = std::make_shared<ByClass>(std::move(by_class));
 }
 
-Order::Order(const Classes& classes, Strata strata, uint64_t seed)
+Order::Order(std::shared_ptr<const Classes> classes, Strata strata, uint64_t seed)
     : shuffle_(Shuffle::stratified),
-      size_(classes.of_sample.size()),
+      size_(classes->samples()),
       stream_(stream_of(seed, "")),
-      all_(classes.count()) {
+      all_(classes->count()) {
   CHECK(strata.classes > 0 && strata.batch > 0 && strata.batch % strata.classes == 0,
         "batches of {} with {} classes", strata.batch, strata.classes);
-  if (classes.count() < strata.classes)
+  if (classes->count() < strata.classes)
     base::fail(base::Exit::config,
                "train.classes_per_batch = {}, but the data have only {} classes: lower the key",
-               strata.classes, classes.count());
+               strata.classes, classes->count());
   const int64_t each = strata.batch / strata.classes;
-  for (int64_t c = 0; c < classes.count(); ++c)
-    if (classes.sizes[size_t(c)] < each)
+  for (int64_t c = 0; c < classes->count(); ++c)
+    if (classes->sizes()[size_t(c)] < each)
       base::fail(
           base::Exit::data,
           "class {} has {} samples, and a batch of {} with {} classes needs {} of each class: "
           "raise train.classes_per_batch, lower train.global_batch, or leave the class out",
-          base::quoted(classes.names[size_t(c)]), classes.sizes[size_t(c)], strata.batch,
+          base::quoted(classes->names()[size_t(c)]), classes->sizes()[size_t(c)], strata.batch,
           strata.classes, each);
-  auto by_class = std::make_shared<ByClass>(classes);
-  by_class->strata = strata;
-  by_class_ = std::move(by_class);
+  by_class_ = std::make_shared<ByClass>(
+      ByClass{.classes = std::move(classes), .up_to = {}, .strata = strata});
 }
-
-Order::ByClass::ByClass(const Classes& classes)
-    : samples(classes.of_sample, uint32_t(classes.count())), sizes(classes.sizes) {}
 
 int64_t Order::index_in_strata(int64_t position) const {
   const Strata& strata = by_class_->strata;
@@ -82,9 +79,9 @@ int64_t Order::index_in_strata(int64_t position) const {
   const base::Stream of_round = stream_.sub(uint64_t(round));
   const int64_t c =
       all_.at(batch % batches * strata.classes + slot % strata.classes, of_round.sub(0));
-  const int64_t n = by_class_->sizes[size_t(c)], groups = n / each;
+  const int64_t n = by_class_->classes->sizes()[size_t(c)], groups = n / each;
   const base::Stream of_class = stream_.sub(uint64_t(round / groups)).sub(uint64_t(c) + 1);
-  return by_class_->samples.place(
+  return by_class_->classes->sample(
       uint32_t(c),
       base::Permutation(n).at(round % groups * each + slot / strata.classes, of_class));
 }
@@ -93,7 +90,8 @@ int64_t Order::index_by_class(const base::Stream& draws) const {
   const ByClass& all = *by_class_;
   const auto found = std::upper_bound(all.up_to.begin(), all.up_to.end() - 1, draws.uniform64(0));
   const size_t c = size_t(found - all.up_to.begin());
-  return all.samples.place(uint32_t(c), int64_t(draws.uniform64(1) * double(all.sizes[c])));
+  return all.classes->sample(uint32_t(c),
+                             int64_t(draws.uniform64(1) * double(all.classes->sizes()[c])));
 }
 
 int64_t Order::index(int64_t position) const {

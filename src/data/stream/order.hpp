@@ -58,12 +58,13 @@ class Order {
         std::string_view name = "");
   // Shuffle::classes: every position draws a sample of weight 1 / (samples of its class)^power,
   // with replacement. power 0: all samples are equally likely; 1: all classes are.
-  Order(const Classes& classes, double power, uint64_t seed, std::string_view name = "");
+  Order(std::shared_ptr<const Classes> classes, double power, uint64_t seed,
+        std::string_view name = "");
   // Shuffle::stratified. A round permutes all classes anew and cuts them into groups of
   // strata.classes, one for each batch. Classes left over at the end are not in this round. Each
   // class gives its samples in the same way, in rounds of its own. Throws Error(Exit::config) if
   // there are too few classes, Error(Exit::data) with the name of a class with too few samples.
-  Order(const Classes& classes, Strata strata, uint64_t seed);
+  Order(std::shared_ptr<const Classes> classes, Strata strata, uint64_t seed);
 
   int64_t size() const { return size_; }
   int64_t epoch(int64_t position) const { return position / size_; }
@@ -73,13 +74,10 @@ class Order {
   int64_t index(int64_t position) const;
 
  private:
-  // The samples by class, and the cumulative probability of the classes.
   struct ByClass {
-    base::Occurrences samples;   // of each class
-    std::vector<int64_t> sizes;  // [classes]
-    std::vector<double> up_to;   // [classes], of Shuffle::classes
-    Strata strata{};             // of Shuffle::stratified
-    explicit ByClass(const Classes& classes);
+    std::shared_ptr<const Classes> classes;
+    std::vector<double> up_to;  // of Shuffle::classes: cumulative probability of the classes
+    Strata strata{};            // of Shuffle::stratified
   };
 
   int64_t index_in_blocks(int64_t within, const base::Stream& epoch) const;

@@ -99,9 +99,15 @@ TEST(Occurrences, FindsPlacesAsListsDo) {
         places[n].push_back(i);
       }
       const Occurrences found(numbers, count);
+      const auto bytes = std::make_shared<const std::string>(found.bytes());
+      ASSERT_EQ(int64_t(bytes->size()), Occurrences::byte_count(size, count));
+      const Occurrences mapped(size, count, *bytes, bytes);
       for (uint32_t n = 0; n < count; ++n)
-        for (size_t k = 0; k < places[n].size(); ++k)
+        for (size_t k = 0; k < places[n].size(); ++k) {
           ASSERT_EQ(found.place(n, int64_t(k)), places[n][k]) << count << " " << size << " " << n;
+          ASSERT_EQ(mapped.place(n, int64_t(k)), places[n][k]);
+          ASSERT_EQ(mapped[places[n][k]], n);
+        }
     }
 }
 

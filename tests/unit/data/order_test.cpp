@@ -10,6 +10,7 @@
 #include <numeric>
 #include <set>
 
+#include "made_classes.hpp"
 #include "support.hpp"
 
 namespace data {
@@ -106,16 +107,15 @@ TEST(Order, LooksRandomInALargeSet) {
 
 // ---- by class
 
-Classes uneven() {
-  Classes classes{.names = {"a", "b", "c"}, .sizes = {0, 0, 0}, .of_sample = {}};
-  for (int64_t i = 0; i < 1000; ++i)
-    classes.of_sample.push_back(i % 100 == 0 ? 0 : i % 12 == 1 ? 1 : 2);
-  for (int64_t i = 0; i < 1000; ++i) ++classes.sizes[classes.of_sample[i]];
-  return classes;
+using SharedClasses = std::shared_ptr<const Classes>;
+SharedClasses uneven() {
+  std::vector<uint32_t> classes;
+  for (uint32_t i = 0; i < 1000; ++i) classes.push_back(i % 100 == 0 ? 0 : i % 12 == 1 ? 1 : 2);
+  return std::make_shared<const Classes>(test::classes_of(classes));
 }
 
 TEST(OrderByClass, DrawsByThePowerOfFrequency) {
-  const Classes classes = uneven();
+  const SharedClasses classes = uneven();
   constexpr int64_t kDraws = 30'000;
   for (double power : {0.0, 0.5, 1.0, 2.0}) {
     const Order order(classes, power, 3);
@@ -123,20 +123,20 @@ TEST(OrderByClass, DrawsByThePowerOfFrequency) {
     std::vector<double> hits(3), of_sample(1000);
     for (int64_t i = 0; i < kDraws; ++i) {
       const int64_t sample = order.index(i);
-      ++hits[size_t(classes.of_sample[sample])];
+      ++hits[size_t(classes->of_sample(sample))];
       ++of_sample[size_t(sample)];
     }
     double sum = 0;
-    for (int64_t n : classes.sizes) sum += std::pow(double(n), 1 - power);
+    for (int64_t n : classes->sizes()) sum += std::pow(double(n), 1 - power);
     for (size_t c = 0; c < 3; ++c) {
-      const double p = std::pow(double(classes.sizes[c]), 1 - power) / sum;
+      const double p = std::pow(double(classes->sizes()[c]), 1 - power) / sum;
       EXPECT_NEAR(hits[c], kDraws * p, 5 * std::sqrt(kDraws * p)) << power << " " << c;
       // The samples of a class are alike, by chi-square.
-      const double expected = hits[c] / double(classes.sizes[c]),
-                   freedom = double(classes.sizes[c] - 1);
+      const double expected = hits[c] / double(classes->sizes()[c]),
+                   freedom = double(classes->sizes()[c] - 1);
       double chi = 0;
       for (size_t i = 0; i < 1000; ++i)
-        if (classes.of_sample[int64_t(i)] == c)
+        if (classes->of_sample(int64_t(i)) == c)
           chi += (of_sample[i] - expected) * (of_sample[i] - expected) / expected;
       EXPECT_NEAR(chi, freedom, 5 * std::sqrt(2 * freedom)) << power << " " << c;
     }
@@ -144,7 +144,7 @@ TEST(OrderByClass, DrawsByThePowerOfFrequency) {
 }
 
 TEST(OrderByClass, DependsOnSeedEpochAndNameOnly) {
-  const Classes classes = uneven();
+  const SharedClasses classes = uneven();
   const Order a(classes, 1, 1), again(classes, 1, 1), b(classes, 1, 2), named(classes, 1, 1, "x");
   EXPECT_EQ(epoch_of(a, 3), epoch_of(again, 3));
   EXPECT_NE(epoch_of(a, 3), epoch_of(b, 3));
@@ -154,9 +154,9 @@ TEST(OrderByClass, DependsOnSeedEpochAndNameOnly) {
 
 // The draws of running trainings depend on these positions.
 TEST(OrderByClass, FixedForever) {
-  const Classes classes = uneven();
+  const SharedClasses classes = uneven();
   std::vector<std::vector<int64_t>> samples(3);
-  for (int64_t i = 0; i < 1000; ++i) samples[classes.of_sample[i]].push_back(i);
+  for (int64_t i = 0; i < 1000; ++i) samples[classes->of_sample(i)].push_back(i);
   const Order by_class(classes, 1, 4), strata(classes, Strata{2, 4}, 4);
   const base::Stream stream(4, "data.order");
   for (int64_t position : {0, 1, 2, 999, 1000, 1'000'000'007}) {
@@ -178,12 +178,9 @@ TEST(OrderByClass, FixedForever) {
 // ---- stratified
 
 TEST(OrderStratified, EachBatchHasEquallyManyOfItsClasses) {
-  Classes classes{.names = {}, .sizes = std::vector<int64_t>(11), .of_sample = {}};
-  for (int c = 0; c < 11; ++c) classes.names.push_back(std::to_string(c));
-  for (int64_t i = 0; i < 600; ++i) {  // class 10 is small
-    classes.of_sample.push_back(i % 60 == 0 ? 10 : uint32_t(i % 10));
-    ++classes.sizes[classes.of_sample[i]];
-  }
+  std::vector<uint32_t> numbers;
+  for (uint32_t i = 0; i < 600; ++i) numbers.push_back(i % 60 == 0 ? 10 : i % 10);  // 10 is small
+  const auto classes = std::make_shared<const Classes>(test::classes_of(numbers));
   const Order order(classes, Strata{4, 12}, 3);
   std::vector<int64_t> batches_of_class(11), hits(600);
   constexpr int64_t kBatches = 2000;
@@ -192,7 +189,7 @@ TEST(OrderStratified, EachBatchHasEquallyManyOfItsClasses) {
     std::set<int64_t> samples;
     for (int64_t slot = 0; slot < 12; ++slot) {
       const int64_t sample = order.index(batch * 12 + slot);
-      const uint32_t c = classes.of_sample[sample];
+      const uint32_t c = classes->of_sample(sample);
       // The classes are interleaved.
       if (slot < 4) {
         EXPECT_EQ(found.count(c), 0u);
@@ -212,15 +209,15 @@ TEST(OrderStratified, EachBatchHasEquallyManyOfItsClasses) {
   for (int64_t n : batches_of_class) EXPECT_NEAR(double(n), kBatches * 4 / 11.0, 80);
   // All samples of a class come equally often, those of small classes more often.
   for (size_t i = 0; i < 600; ++i) {
-    const uint32_t c = classes.of_sample[int64_t(i)];
+    const uint32_t c = classes->of_sample(int64_t(i));
     const double expected =
-        3.0 * double(batches_of_class[size_t(c)]) / double(classes.sizes[size_t(c)]);
+        3.0 * double(batches_of_class[size_t(c)]) / double(classes->sizes()[size_t(c)]);
     EXPECT_NEAR(double(hits[i]), expected, 0.35 * expected + 6) << i;
   }
 }
 
 TEST(OrderStratified, IsAFunctionOfSeedAndPosition) {
-  const Classes classes = uneven();
+  const SharedClasses classes = uneven();
   const Order a(classes, Strata{3, 6}, 1), again(classes, Strata{3, 6}, 1),
       b(classes, Strata{3, 6}, 2);
   EXPECT_EQ(a.size(), 1000);
@@ -234,7 +231,7 @@ TEST(OrderStratified, RefusesTooFewClassesAndSamples) {
     Order(uneven(), Strata{4, 8}, 1);
   });
   // Class a has 10 samples.
-  test::expect_error(base::Exit::data, {"class \"a\" has 10 samples", "needs 11 of each"}, [] {
+  test::expect_error(base::Exit::data, {"class \"00\" has 10 samples", "needs 11 of each"}, [] {
     Order(uneven(), Strata{2, 22}, 1);
   });
   EXPECT_NO_THROW(Order(uneven(), Strata{2, 20}, 1));

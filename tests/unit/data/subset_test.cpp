@@ -12,6 +12,7 @@
 #include "base/hash.hpp"
 #include "base/permutation.hpp"
 #include "base/random.hpp"
+#include "made_classes.hpp"
 #include "support.hpp"
 
 namespace data {
@@ -35,7 +36,7 @@ class Numbers : public Source {
 
 Classes no_classes(const Source&) {
   ADD_FAILURE() << "classes are read for a part of the whole set";
-  return {};
+  return Classes({});
 }
 
 std::vector<int64_t> members_of(const Source& part) {
@@ -55,12 +56,9 @@ std::vector<int64_t> members(int64_t size, int64_t limit, int64_t skip, int64_t 
 
 // Sample i of `size` is of class i % 3 if i < 12, else of class 3.
 Classes few_classes(const Source& source) {
-  Classes out{.names = {"a", "b", "c", "d"}, .sizes = {0, 0, 0, 0}, .of_sample = {}};
-  for (int64_t i = 0; i < source.size(); ++i) {
-    out.of_sample.push_back(i < 12 ? uint32_t(i % 3) : 3);
-    ++out.sizes[out.of_sample[i]];
-  }
-  return out;
+  std::vector<uint32_t> classes;
+  for (uint32_t i = 0; i < uint32_t(source.size()); ++i) classes.push_back(i < 12 ? i % 3 : 3);
+  return test::classes_of(classes);
 }
 std::vector<int64_t> by_class(Part part, int64_t size = 40) {
   part.per_class = true;
@@ -133,7 +131,7 @@ TEST(Subset, EquallyManyOfEachClass) {
   both.insert(second.begin(), second.end());
   EXPECT_EQ(both.size(), 12u);
   EXPECT_EQ(sizes_of(by_class({.skip = 1})), (std::vector<int64_t>{3, 3, 3, 27}));
-  test::expect_error(base::Exit::data, {"limit = 3, skip = 2", "class 'a' has 4 samples"},
+  test::expect_error(base::Exit::data, {"limit = 3, skip = 2", "class '00' has 4 samples"},
                      [&] { by_class({.limit = 3, .skip = 2}); });
 }
 
@@ -164,8 +162,8 @@ TEST(Subset, PartsAreThoseOfALazyList) {
     auto of = [&](double f, int64_t all) { return int64_t(std::floor(f * double(all) + 0.5)); };
     for (int64_t i = 0; i < kSize; ++i) {
       const int64_t sample = order.at(i, stream);
-      const size_t c = part.per_class ? classes.of_sample[sample] : 0;
-      const int64_t all = part.per_class ? classes.sizes[c] : kSize, place = seen[c]++,
+      const size_t c = part.per_class ? classes.of_sample(sample) : 0;
+      const int64_t all = part.per_class ? classes.sizes()[c] : kSize, place = seen[c]++,
                     begin = part.skip + of(part.skip_fraction, all),
                     end = part.limit      ? begin + part.limit
                           : part.fraction ? of(part.skip_fraction + part.fraction, all)
