@@ -105,6 +105,21 @@ TEST(Order, LooksRandomInALargeSet) {
   EXPECT_NEAR(ascending, kSize / 2.0, 5 * std::sqrt(kSize / 12.0));
 }
 
+TEST(Order, TenMillionSamplesComeOnceEach) {
+  constexpr int64_t kSize = 10'000'000;
+  for (Shuffle shuffle : {Shuffle::exact, Shuffle::blocks}) {
+    const Order order(shuffle, kSize, 7, {512, 128});
+    std::vector<bool> seen(size_t{kSize});
+    int64_t twice = 0;
+    for (int64_t i = 0; i < kSize; ++i) {
+      auto place = seen[size_t(order.index(3 * kSize + i))];
+      twice += place;
+      place = true;
+    }
+    EXPECT_EQ(twice, 0);
+  }
+}
+
 // ---- by class
 
 using SharedClasses = std::shared_ptr<const Classes>;
