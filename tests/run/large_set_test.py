@@ -54,6 +54,7 @@ class LargeSet(harness.RunTest):
         few, many = (sum(c.values()) for c in counts)
         self.assertLess(abs(many - few), 60, counts)
         self.assertLess(many, 250, counts)
+        self.assertGreater(few, 0)
 
 
 harness.main()
