@@ -45,8 +45,17 @@ void evict(comm::Comm& world, const std::string& path) {
   world.barrier();
 }
 
-// Writes the rank's share of a file of `total` bytes by MPI-IO. Returns the seconds of the slowest
-// rank.
+// Calls each(offset in the file, begin in the rank's share, bytes) for pieces that an int can
+// count.
+template <class Each>
+void in_pieces(comm::Comm& world, size_t share, Each each) {
+  constexpr size_t kPiece = size_t{1} << 30;
+  for (size_t begin = 0; begin < share; begin += kPiece)
+    each(MPI_Offset(world.rank()) * MPI_Offset(share) + MPI_Offset(begin), begin,
+         int(std::min(kPiece, share - begin)));
+}
+
+// Writes the rank's share of a file by MPI-IO. Returns the seconds of the slowest rank.
 double plain_write(comm::Comm& world, const std::string& path, const std::vector<char>& mine) {
   world.barrier();
   base::Stopwatch watch;
@@ -54,9 +63,11 @@ double plain_write(comm::Comm& world, const std::string& path, const std::vector
   check_mpi(MPI_File_open(MPI_COMM_WORLD, path.c_str(), MPI_MODE_CREATE | MPI_MODE_WRONLY,
                           MPI_INFO_NULL, &file),
             "open");
-  check_mpi(MPI_File_write_at_all(file, MPI_Offset(world.rank()) * MPI_Offset(mine.size()),
-                                  mine.data(), int(mine.size()), MPI_BYTE, MPI_STATUS_IGNORE),
-            "write");
+  in_pieces(world, mine.size(), [&](MPI_Offset at, size_t begin, int bytes) {
+    check_mpi(
+        MPI_File_write_at_all(file, at, mine.data() + begin, bytes, MPI_BYTE, MPI_STATUS_IGNORE),
+        "write");
+  });
   check_mpi(MPI_File_sync(file), "sync");
   check_mpi(MPI_File_close(&file), "close");
   return world.max(watch.seconds());
@@ -67,9 +78,11 @@ double plain_read(comm::Comm& world, const std::string& path, std::vector<char>&
   MPI_File file;
   check_mpi(MPI_File_open(MPI_COMM_WORLD, path.c_str(), MPI_MODE_RDONLY, MPI_INFO_NULL, &file),
             "open");
-  check_mpi(MPI_File_read_at_all(file, MPI_Offset(world.rank()) * MPI_Offset(mine.size()),
-                                 mine.data(), int(mine.size()), MPI_BYTE, MPI_STATUS_IGNORE),
-            "read");
+  in_pieces(world, mine.size(), [&](MPI_Offset at, size_t begin, int bytes) {
+    check_mpi(
+        MPI_File_read_at_all(file, at, mine.data() + begin, bytes, MPI_BYTE, MPI_STATUS_IGNORE),
+        "read");
+  });
   check_mpi(MPI_File_close(&file), "close");
   return world.max(watch.seconds());
 }
