@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """Compares --mode plan with the run itself: checkpoint size, bytes of its tensors and memory,
-for five decks, and the table of parameters."""
+for some decks, and the table of parameters."""
 import os
 import re
 import shutil
@@ -26,6 +26,7 @@ class Plan(harness.RunTest):
                                      "--set", "optimizer.kind=adamw"],
             "mesh level, recompute": ["--set", "determinism.level=mesh", "--set", "determinism.slices=4", "--set", "train.micro_batch=3",
                                       "--set", "memory.recompute=block"],
+            "muon": ["--set", 'optimizer.rule=[{ match = ".*block_[0-9]+/.*/kernel", kind = "muon" }, { match = ".*" }]'],
             "wider": ["--set", "model.encoder.width=96", "--set", "model.decoder.depth=3", "--set", "optimizer.momentum_type=f32"],
         }
         for i, (name, change) in enumerate(decks.items()):
