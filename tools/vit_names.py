@@ -49,22 +49,22 @@ def mae_positions(height, width, size):
 
 
 class WithTable:
-    """Some weights and the fixed table of positions beside them, as other programs know tables among the weights alone."""
+    """Some weights and a fixed table of positions beside them, as other programs know tables among the weights alone."""
 
-    def __init__(self, weights, table):
-        self.weights, self.table, self.places = weights, table, {**weights.places, POSITIONS: ""}
+    def __init__(self, weights, place, table):
+        self.weights, self.place, self.table, self.places = weights, place, table, {**weights.places, place: ""}
 
     def __getattr__(self, name):
         return getattr(self.weights, name)
 
     def type_of(self, path):
-        return "f32" if path == POSITIONS else self.weights.type_of(path)
+        return "f32" if path == self.place else self.weights.type_of(path)
 
     def shape(self, path):
-        return list(self.table.shape) if path == POSITIONS else self.weights.shape(path)
+        return list(self.table.shape) if path == self.place else self.weights.shape(path)
 
     def values(self, path):
-        return self.table if path == POSITIONS else self.weights.values(path)
+        return self.table if path == self.place else self.weights.values(path)
 
 
 def with_table(weights):
@@ -72,7 +72,7 @@ def with_table(weights):
     if options_of_vit(weights)[0].get("posemb") != "sincos2d_mae" or "encoder/embedding/kernel" not in weights.places:
         return weights
     side = facts_of_vit(weights)["size"] // weights.shape("encoder/embedding/kernel")[0]
-    return WithTable(weights, mae_positions(side, side, weights.shape("encoder/embedding/kernel")[3]))
+    return WithTable(weights, POSITIONS, mae_positions(side, side, weights.shape("encoder/embedding/kernel")[3]))
 
 
 def facts_of_vit(weights):

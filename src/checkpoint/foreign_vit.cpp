@@ -2,6 +2,7 @@
 #include "checkpoint/foreign_vit.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "base/error.hpp"
@@ -9,12 +10,12 @@
 #include "base/text.hpp"
 #include "checkpoint/resample.hpp"
 #include "checkpoint/torch_names.hpp"
-#include "checkpoint/vit_families.hpp"
 
 namespace checkpoint {
 namespace {
 
 constexpr int64_t kMostPositions = (1 << 16) + 1;  // 256 x 256 patches and a class token
+constexpr float kSameTable = 4e-3f;                // the file may have rounded its table to bf16
 
 // Returns the number of a block if `name` is `pattern` with a number in the place of {}; "" if it
 // is the pattern itself; nothing if it is neither.
@@ -168,17 +169,38 @@ class TranslatedVit : public WeightFile {
     return {path, shape, device::DType::f32, fmt::format("from {} {}", from.name, from.dtype)};
   }
 
+  // True if the file holds the table of positions that the model computes, perhaps below zeros for
+  // the class token.
+  bool has_fixed_positions(size_t tensor) const {
+    const int64_t count = file_->tensors()[tensor].count(),
+                  ours = int64_t(vit_.fixed_positions.size());
+    const int64_t first = count - ours;  // numbers of the class token
+    if (ours == 0 || (first != 0 && first * vit_.patches != ours)) return false;
+    // Tensors of a file are read in their order, so this one needs a reader of its own.
+    const std::unique_ptr<WeightFile> again = open_weights(path());
+    const auto found = std::ranges::find(again->tensors(), file_->tensors()[tensor].name,
+                                         [](const FileTensor& t) { return t.name; });
+    CHECK(found != again->tensors().end(), "{} has lost a tensor", path());
+    std::vector<float> theirs(static_cast<size_t>(count));
+    again->begin(size_t(found - again->tensors().begin()));
+    again->read(theirs.data(), count);
+    std::vector<float> table(static_cast<size_t>(first));
+    table.insert(table.end(), vit_.fixed_positions.begin(), vit_.fixed_positions.end());
+    return std::ranges::equal(theirs, table,
+                              [](float a, float b) { return std::fabs(a - b) < kSameTable; });
+  }
+
   // The position table of the file begins with that of the class token, if there is one.
   void add_tokens(std::optional<size_t> cls, std::optional<size_t> positions,
                   std::vector<Target>& found) const {
     const std::vector<FileTensor>& all = file_->tensors();
     bool first = false;
-    if (positions) {
+    if (positions && !has_fixed_positions(*positions)) {
       std::vector<int64_t> s = all[*positions].shape;
       if (s.size() == 2) s.insert(s.begin(), 1);
       const bool table =
           s.size() == 3 && s[0] == 1 && s[1] > 1 && s[1] <= kMostPositions && s[2] > 0;
-      // Fixed tables of ours have no parameter, so a plan refuses the file's.
+      // Fixed tables of ours have no parameter, so a plan refuses another one.
       const bool ours = table && vit_.learned_positions;
       first = ours && cls && is_token(all[*cls].shape, s[2]) &&
               (s[1] == vit_.patches + 1 || (s[1] != vit_.patches && grid_side(s[1]) < 0));
@@ -368,15 +390,16 @@ std::vector<std::string> usual_gelu(const WeightFile& file, const std::string& r
   return {"erf"};
 }
 
-std::unique_ptr<WeightFile> translated_texts(std::unique_ptr<WeightFile> file,
-                                             const models::VitFacts& texts) {
-  for (const VitFamily& family : text_families()) {
+std::unique_ptr<WeightFile> translated_part(std::unique_ptr<WeightFile> file,
+                                            const models::VitFacts& part,
+                                            const std::vector<VitFamily>& families) {
+  for (const VitFamily& family : families) {
     const std::string mark = family.mark;
     for (const FileTensor& t : file->tensors()) {
       if (!t.name.ends_with(mark)) continue;
       const std::string prefix = t.name.substr(0, t.name.size() - mark.size());
       if (!prefix.empty() && !prefix.ends_with('.')) continue;
-      return std::make_unique<TranslatedVit>(std::move(file), family, prefix, texts);
+      return std::make_unique<TranslatedVit>(std::move(file), family, prefix, part);
     }
   }
   return file;

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "checkpoint/init_options.hpp"
+#include "checkpoint/vit_families.hpp"
 #include "checkpoint/weight_file.hpp"
 #include "models/trunk_weights.hpp"
 
@@ -16,20 +17,23 @@ namespace checkpoint {
 // known family below any prefix; otherwise returns `file`. Families: timm (also DINO, MAE, DeiT,
 // MoCo v3, CLIP, SigLIP, Meta's DINOv2 and DINOv3), transformers' ViT and DINOv2, its DINOv3, its
 // CLIP and SigLIP, torchvision's, open_clip's. Tensors of the trunk that ours lacks keep the file's
-// name, below the trunk's root, so that a plan refuses them. Tensors beside the trunk keep their
-// names. Throws Error(Exit::checkpoint) if the file or the model alone has DINOv3's rotary
-// positions. map: init.map. If its only entry names the prefix of such a trunk, that trunk is taken
-// and the entry is removed; with other entries `file` is returned. family: init.family. Warns if
-// the family's GELU is not vit.gelu.
+// name, below the trunk's root, so that a plan refuses them. A table of positions is left out if
+// the model computes the same one. Tensors beside the trunk keep their names. Throws
+// Error(Exit::checkpoint) if the file or the model alone has DINOv3's rotary positions. map:
+// init.map. If its only entry names the prefix of such a trunk, that trunk is taken and the entry
+// is removed; with other entries `file` is returned. family: init.family. Warns if the family's
+// GELU is not vit.gelu.
 std::unique_ptr<WeightFile> translated_vit(std::unique_ptr<WeightFile> file,
                                            const models::VitFacts& vit,
                                            std::map<std::string, std::string>& map,
                                            const std::string& family = kAnyFamily);
 
-// Returns a file whose tensors beside the image tower have our paths and shapes if `file` holds a
-// pair of open_clip or transformers; otherwise returns `file`. texts: our tower of texts.
-std::unique_ptr<WeightFile> translated_texts(std::unique_ptr<WeightFile> file,
-                                             const models::VitFacts& texts);
+// Returns a file whose tensors beside the trunk have our paths and shapes if `file` holds such
+// parts of one of these families; otherwise returns `file`. part: ours, a tower of texts or a
+// decoder of masked patches.
+std::unique_ptr<WeightFile> translated_part(std::unique_ptr<WeightFile> file,
+                                            const models::VitFacts& part,
+                                            const std::vector<VitFamily>& families);
 
 // Returns the values of gelu with which such a translated ViT may have been trained, the usual one
 // first.

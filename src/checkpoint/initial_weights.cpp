@@ -144,8 +144,12 @@ InitReport load_initial_weights(comm::Comm& comm, const InitOptions& options, co
   Json plan = Json::from_cbor(comm::on_first(comm, [&] {
     InitOptions chosen = options;
     reader.file = open_weights(options.from);
-    if (trunk.texts && chosen.map.empty() && options.family != kOwnNames)
-      reader.file = translated_texts(std::move(reader.file), *trunk.texts);
+    if (chosen.map.empty() && options.family != kOwnNames) {
+      if (trunk.texts)
+        reader.file = translated_part(std::move(reader.file), *trunk.texts, text_families());
+      if (trunk.decoder)
+        reader.file = translated_part(std::move(reader.file), *trunk.decoder, decoder_families());
+    }
     if (trunk.vit)
       reader.file = translated_vit(std::move(reader.file), *trunk.vit, chosen.map, options.family);
     reader.plan = plan_init(wanted, *reader.file, chosen, trunk, use);

@@ -378,10 +378,39 @@ VitFamily transformers_texts() {
   return out;
 }
 
+// The published masked autoencoder, whose encoder has timm's names.
+VitFamily mae_decoder() {
+  using enum How;
+  VitFamily out{"mae",
+                "facebookresearch/mae",
+                "decoder_blocks.0.attn.qkv.weight",
+                "",
+                "decoder_pos_embed",
+                {"decoder_embed", "decoder_blocks", "decoder_norm", "decoder_pred"},
+                {{"decoder_embed.weight", "embed/kernel", turned},
+                 {"decoder_embed.bias", "embed/bias"},
+                 {"mask_token", "mask_token"},
+                 {"decoder_norm.weight", "Transformer/encoder_norm/scale"},
+                 {"decoder_norm.bias", "Transformer/encoder_norm/bias"},
+                 {"decoder_pred.weight", "pixels/kernel", turned},
+                 {"decoder_pred.bias", "pixels/bias"}}};
+  for (Rule rule : timm().rules) {
+    if (!rule.theirs.starts_with("blocks.")) continue;
+    rule.theirs = "decoder_" + rule.theirs;
+    out.rules.push_back(rule);
+  }
+  return out;
+}
+
 }  // namespace
 
 const std::vector<VitFamily>& text_families() {
   static const std::vector<VitFamily> all = {open_clip_texts(), transformers_texts()};
+  return all;
+}
+
+const std::vector<VitFamily>& decoder_families() {
+  static const std::vector<VitFamily> all = {mae_decoder()};
   return all;
 }
 

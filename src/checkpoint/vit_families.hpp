@@ -55,4 +55,7 @@ const std::vector<VitFamily>& vit_families();
 // at the model, not at a tower.
 const std::vector<VitFamily>& text_families();
 
+// Returns the rules for the decoder of a masked autoencoder. Our paths begin at the decoder.
+const std::vector<VitFamily>& decoder_families();
+
 }  // namespace checkpoint

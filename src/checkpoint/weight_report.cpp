@@ -17,7 +17,7 @@
 namespace checkpoint {
 namespace {
 
-constexpr const char* kRoot = "encoder/";
+constexpr const char *kRoot = "encoder/", *kDecoderRoot = "decoder/";
 
 // The facts that are known about the ViT of a file.
 struct Found {
@@ -156,6 +156,23 @@ std::string deck_of(const Found& vit, const WeightConfig& config) {
   return text;
 }
 
+// Returns the keys of a masked autoencoder whose decoder the file holds too, or "".
+std::string decoder_keys(const models::TensorShapes& shapes) {
+  const std::string root = kDecoderRoot;
+  const auto embed = shapes.find(root + "embed/kernel");
+  if (embed == shapes.end() || embed->second.size() != 2) return "";
+  const int64_t width = embed->second[1];
+  int64_t depth = 0;
+  while (
+      shapes.contains(fmt::format("{}Transformer/encoderblock_{}/LayerNorm_0/scale", root, depth)))
+    ++depth;
+  return fmt::format(
+      "\n# The decoder too, with init.dont_load = [] and model.kind = \"mae\". Tensors do not tell "
+      "its heads: one\n# for each 32 of the width, as published.\n"
+      "[model.decoder]\ndepth = {}\nwidth = {}\nheads = {}\n",
+      depth, width, std::max<int64_t>(1, width / 32));
+}
+
 }  // namespace
 
 std::string report_weights(const InitOptions& options) {
@@ -179,6 +196,9 @@ std::string report_weights(const InitOptions& options) {
                         resnet->prefix().empty() ? "" : ", below " + resnet->prefix(), form->text,
                         form->numbers[0].value, form->numbers[1].value);
   }
+  if (options.map.empty())
+    file =
+        translated_part(std::move(file), {.root = kDecoderRoot, .patches = -1}, decoder_families());
   std::map<std::string, std::string> map = options.map;
   // Heads and GELU are not known, and the size of the images follows from the table of positions.
   file = translated_vit(std::move(file), {.root = kRoot, .patches = -1, .class_token = true}, map,
@@ -197,7 +217,7 @@ std::string report_weights(const InitOptions& options) {
         t.name.find('.') != t.name.npos)
       text += fmt::format("refused  {}: this ViT has no such part\n", describe(t));
   if (!config.files.empty()) text += fmt::format("beside   {}\n", fmt::join(config.files, ", "));
-  return text + "\n" + deck_of(vit, config);
+  return text + "\n" + deck_of(vit, config) + decoder_keys(vit.shapes);
 }
 
 }  // namespace checkpoint

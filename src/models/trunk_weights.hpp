@@ -39,6 +39,8 @@ struct VitFacts {
   int64_t heads = 1, patches = 0;
   bool class_token = false;
   bool learned_positions = true;
+  // The table of the patches that the model computes instead of learning it, or nothing.
+  std::vector<float> fixed_positions{};
   bool rotary = false;  // positions are DINOv3's
   std::string gelu{};   // the value of model.trunk.gelu; "": no MLP of a block has GELU
 };
@@ -50,6 +52,7 @@ struct TrunkWeights {
   std::optional<TorchTrunk> torch{};  // none: PyTorch programs have no such names
   std::optional<VitFacts> vit{};      // none: the trunk is not a ViT
   std::optional<VitFacts> texts{};    // of a tower of texts beside the trunk
+  std::optional<VitFacts> decoder{};  // of a decoder of masked patches beside the trunk
   // Returns the form of a trunk of this kind among these tensors, if there is one. The pointer is
   // null if no key of the deck sets the form's numbers.
   std::optional<TrunkForm> (*form)(const TensorShapes& shapes) = nullptr;

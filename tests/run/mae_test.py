@@ -12,7 +12,7 @@ from PIL import Image
 
 import harness
 from harness import sets
-from torch_weights_test import read_safetensors
+from torch_weights_test import read_safetensors, save_safetensors
 
 WEIGHTS = harness.SOURCE + "/tests/data/vits/mae.pth"
 CASE = harness.SOURCE + "/tests/golden/mae/case.h5"
@@ -85,29 +85,84 @@ class Mae(harness.RunTest):
             return f["features/encoded"][()]
 
     def test_published_weights(self):
-        """The encoder fits any ViT with a class token. The decoder is named as unused."""
-        computed = 'init.dont_load=["(?!encoder/).*", "encoder/.*pos_embed"]'
+        """The encoder fits any ViT with a class token. By default the decoder stays unused."""
         for model in (MAE, CLASSIFIER):
             self.good = self.of(model)
-            for given in (computed, "model.trunk.posemb=learn"):
-                got = self.features(f"extract.from={WEIGHTS}", given, ranks=2)
+            for posemb in ("sincos2d_mae", "learn"):
+                got = self.features(f"extract.from={WEIGHTS}", f"model.trunk.posemb={posemb}", ranks=2)
                 self.assertLess(np.abs(got - self.encoded).max(), 1e-5 * np.abs(self.encoded).max())
-        self.expect(5, "only in the file: encoder/model.pos_embed", args=[self.deck(), *sets(f"init.from={WEIGHTS}")])
-        self.expect(0, "unused in the file", args=[self.deck(), *sets(f"init.from={WEIGHTS}", computed, "train.total_steps=1")])
+        self.expect(0, "unused in the file", args=[self.deck(), *sets(f"init.from={WEIGHTS}", "train.total_steps=1")])
         with open(f"{self.dir}/logs/init.txt", encoding="utf-8") as f:
             text = f.read()
         for name in ("mask_token", "decoder_pos_embed", "decoder_blocks.0.attn.qkv.weight", "decoder_pred.bias"):
             self.assertIn(name, text)
+        self.expect(5, "only in the file: encoder/model.pos_embed", args=[self.deck(), "--dir", self.folder + "/other", *sets(
+            f"init.from={WEIGHTS}", "model.trunk.posemb=sincos2d")])
+
+    def loaded(self, file, folder, *pairs):
+        """Returns the weights of a run that began with a file and learned nothing."""
+        self.expect(0, "missing 0", args=[self.deck(), "--dir", folder, *sets(
+            f"init.from={file}", "init.dont_load=[]", "optimizer.learning_rate=0", "train.total_steps=1", *pairs)], ranks=2)
+        with h5py.File(f"{folder}/checkpoints/{1:010}.h5") as f:
+            found = {}
+            f["params"].visititems(lambda name, data: found.update({name: data[()]}) if isinstance(data, h5py.Dataset) else None)
+        return found
+
+    def export(self, folder, out, names):
+        done = subprocess.run([harness.SOURCE + "/tools/export", folder, out, "--names", names], capture_output=True, text=True,
+                              timeout=harness.GUARD, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+    def test_published_decoder(self):
+        """With dont_load = [] every weight is the published one. The export hands them back under the published names."""
+        own = self.loaded(WEIGHTS, self.folder + "/a")
+        with h5py.File(CASE) as f:
+            for name, values in own.items():
+                self.assertEqual(values.tobytes(), f["params/" + name][()].tobytes(), name)
+            decoder_positions = f["params/decoder/pos_embedding"][()]
+        out = self.folder + "/mae.safetensors"
+        code, said = self.export(self.folder + "/a", out, "mae")
+        self.assertEqual(code, 0, said)
+        self.assertIn("models_mae.MaskedAutoencoderViT(img_size=32, patch_size=8, embed_dim=16, depth=2, num_heads=2, "
+                      "decoder_embed_dim=12, decoder_depth=1, decoder_num_heads=3, mlp_ratio=4.0, norm_pix_loss=True", said)
+        exported = read_safetensors(out)
+        layers = ("norm1", "attn.qkv", "attn.proj", "norm2", "mlp.fc1", "mlp.fc2")
+        pairs = ["patch_embed.proj", "norm", "decoder_embed", "decoder_norm", "decoder_pred",
+                 *(f"{block}.{layer}" for block in ("blocks.0", "blocks.1", "decoder_blocks.0") for layer in layers)]
+        self.assertEqual(set(exported), {"cls_token", "pos_embed", "mask_token", "decoder_pos_embed",
+                                         *(f"{pair}.{kind}" for pair in pairs for kind in ("weight", "bias"))})
+        self.assertEqual(exported["decoder_blocks.0.attn.qkv.weight"].shape, (36, 12))
+        np.testing.assert_allclose(exported["decoder_pos_embed"][:, 1:], decoder_positions, atol=1e-6)
+        self.assertFalse(exported["decoder_pos_embed"][:, 0].any())
+        again = self.loaded(out, self.folder + "/b")
+        self.assertEqual({name: values.tobytes() for name, values in again.items()},
+                         {name: values.tobytes() for name, values in own.items()})
+        for name, told in (("decoder_pos_embed", "only in the file: decoder/decoder_pos_embed"),
+                           ("decoder_blocks.0.attn.qkv.bias_mask", "only in the file: decoder/decoder_blocks.0.attn.qkv.bias_mask")):
+            save_safetensors({**exported, name: np.ones((1, 17, 12), np.float32)}, self.folder + "/other.safetensors")
+            self.expect(5, told, args=[self.deck(), "--dir", self.folder + "/c", *sets(
+                f"init.from={self.folder}/other.safetensors", "init.dont_load=[]")])
+        self.expect(5, "the file has [", args=[self.deck(), "--dir", self.folder + "/c", *sets(
+            f"init.from={out}", "init.dont_load=[]", "model.decoder.mlp=40")])
+        self.expect(0, "kind = \"mae\"", "depth = 1\nwidth = 12\n", args=[WEIGHTS, "--mode", "weights"])
+
+    def test_refused_exports(self):
+        for i, (deck, told) in enumerate(((self.good.replace("heads = 3", "heads = 3, mlp = 40"), "equal ratios of widths"),
+                                          (self.of(CLASSIFIER), "holds no masked autoencoder"))):
+            folder = f"{self.folder}/{i}"
+            self.expect(0, args=[self.deck(deck), "--dir", folder, *sets("train.total_steps=1")])
+            code, said = self.export(folder, folder + ".safetensors", "mae")
+            self.assertEqual(code, 2, said)
+            self.assertIn(told, said)
 
     def test_trains_and_exports(self):
         self.expect(0, "k1_top1=", args=[self.deck()], ranks=2)
         rows = self.rows()
         self.assertLess(rows[-1]["loss"], rows[0]["loss"])
         out = self.folder + "/vit.safetensors"
-        done = subprocess.run([harness.SOURCE + "/tools/export", self.dir, out, "--names", "timm"], capture_output=True, text=True,
-                              timeout=harness.GUARD, check=False)
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        self.assertIn("decoder/", done.stdout + done.stderr)
+        code, said = self.export(self.dir, out, "timm")
+        self.assertEqual(code, 0, said)
+        self.assertIn("decoder/", said)
         exported = read_safetensors(out)
         self.assertFalse([name for name in exported if "decoder" in name or "mask" in name])
         np.testing.assert_allclose(exported["pos_embed"][:, 1:], self.positions, atol=1e-6)

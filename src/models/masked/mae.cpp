@@ -14,6 +14,16 @@ Mae::Mae(const MaeOptions& options, const MemoryOptions& memory)
       trunk_(options.trunk.keys(), options.height(), options.width(), memory.recompute, list_),
       decoder_(options, trunk_.width(), memory.recompute, list_) {}
 
+TrunkWeights Mae::trunk_weights() const {
+  TrunkWeights weights = trunk_.trunk().weights();
+  weights.decoder = VitFacts{.root = "decoder/",
+                             .heads = options_.decoder.heads,
+                             .patches = options_.patches(),
+                             .learned_positions = false,
+                             .fixed_positions = decoder_.patch_positions()};
+  return weights;
+}
+
 InputSpec Mae::image_input() const {
   return {"image", bytes_ ? DType::u8 : DType::f32, options_.height() * options_.width() * 3,
           "image"};

@@ -24,7 +24,7 @@ class Mae : public Model, public Embedder {
 
   std::vector<std::string> blocks() const override { return list_.blocks(); }
   std::vector<shard::Parameter> parameters() const override { return list_.parameters(); }
-  TrunkWeights trunk_weights() const override { return trunk_.trunk().weights(); }
+  TrunkWeights trunk_weights() const override;
   std::map<std::string, FeatureSpec> features() const override;
   void take_bytes(const kernels::PixelRange& range) override;
   int64_t sum_columns() const override { return 1; }

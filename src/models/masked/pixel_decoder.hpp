@@ -38,6 +38,8 @@ class PixelDecoder {
   // backward next.
   void backward(nn::Context& ctx, View d_pixels, View d_encoded, int before, Pass& pass) const;
 
+  // Returns [patches, width].
+  std::vector<float> patch_positions() const { return {table_.begin() + width_, table_.end()}; }
   int first_block() const { return embed_block_; }
   int64_t forward_flops() const;
 

@@ -129,6 +129,12 @@ std::vector<float> Vit::fixed_table(int64_t height, int64_t width) const {
   return (config_.mae_table ? mae_positions : sincos2d)(height, width, config_.width);
 }
 
+TrunkWeights Vit::weights() const {
+  TrunkWeights out = vit_weights(config_);
+  out.vit->fixed_positions = table_;
+  return out;
+}
+
 // ---------------------------------------------------------------- sizes
 
 std::vector<Tap> Vit::taps(int64_t, int64_t) const {

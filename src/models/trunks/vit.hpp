@@ -244,7 +244,7 @@ class Vit : public Trunk {
   std::vector<Tap> taps(int64_t height, int64_t width) const override;
   std::vector<std::string> pooled_taps() const override { return {"pre_logits"}; }
   void take_bytes(const kernels::PixelRange& range) override { bytes_ = range; }
-  TrunkWeights weights() const override { return vit_weights(config_); }
+  TrunkWeights weights() const override;
   std::string changing_arguments() const override {
     return drops() ? "dropout draws other numbers in each pass" : "";
   }
