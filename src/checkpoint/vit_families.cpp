@@ -378,15 +378,17 @@ VitFamily transformers_texts() {
   return out;
 }
 
-// The published masked autoencoder, whose encoder has timm's names.
-VitFamily mae_decoder() {
+// The decoder of a masked autoencoder whose layers have the names of `encoder`'s, which begin with
+// `blocks`, behind other first parts.
+VitFamily mae_decoder(const char* key, const char* mark, const VitFamily& encoder,
+                      const std::string& blocks, const std::string& decoder_blocks) {
   using enum How;
-  VitFamily out{"mae",
-                "facebookresearch/mae",
-                "decoder_blocks.0.attn.qkv.weight",
+  VitFamily out{key,
+                encoder.name,
+                mark,
                 "",
                 "decoder_pos_embed",
-                {"decoder_embed", "decoder_blocks", "decoder_norm", "decoder_pred"},
+                {"decoder_embed", decoder_blocks, "decoder_norm", "decoder_pred"},
                 {{"decoder_embed.weight", "embed/kernel", turned},
                  {"decoder_embed.bias", "embed/bias"},
                  {"mask_token", "mask_token"},
@@ -394,9 +396,9 @@ VitFamily mae_decoder() {
                  {"decoder_norm.bias", "Transformer/encoder_norm/bias"},
                  {"decoder_pred.weight", "pixels/kernel", turned},
                  {"decoder_pred.bias", "pixels/bias"}}};
-  for (Rule rule : timm().rules) {
-    if (!rule.theirs.starts_with("blocks.")) continue;
-    rule.theirs = "decoder_" + rule.theirs;
+  for (Rule rule : encoder.rules) {
+    if (!rule.theirs.starts_with(blocks)) continue;
+    rule.theirs = decoder_blocks + rule.theirs.substr(blocks.size());
     out.rules.push_back(rule);
   }
   return out;
@@ -410,7 +412,10 @@ const std::vector<VitFamily>& text_families() {
 }
 
 const std::vector<VitFamily>& decoder_families() {
-  static const std::vector<VitFamily> all = {mae_decoder()};
+  static const std::vector<VitFamily> all = {
+      mae_decoder("mae", "decoder_blocks.0.attn.qkv.weight", timm(), "blocks", "decoder_blocks"),
+      mae_decoder("transformers_mae", "decoder_layers.0.attention.attention.query.weight",
+                  transformers(), "encoder.layer", "decoder_layers")};
   return all;
 }
 

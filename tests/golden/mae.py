@@ -3,7 +3,8 @@
 """Records a small masked autoencoder of the published code:   tests/golden/mae.py CHECKOUT
 
 CHECKOUT is facebookresearch/mae at commit efb2a8062c206524e35e47d04501ed4f544c0ae8. Writes mae/case.h5 beside this file, and the weights
-with the published names, tests/data/vits/mae.pth. The recorded files were made with PyTorch 1.13 and timm 1.0.31; the code ran in f64.
+with the published names, tests/data/vits/mae.pth, and with those of transformers, transformers_mae_whole.safetensors. The recorded files
+were made with PyTorch 1.13, timm 1.0.31 and transformers 4.48; the code ran in f64.
 """
 import functools
 import os
@@ -13,6 +14,8 @@ import h5py
 import numpy as np
 import timm.models.vision_transformer
 import torch
+import transformers
+from safetensors.torch import save_file
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 np.float = float  # old names and arguments that the published code uses
@@ -79,6 +82,47 @@ def ours(name, value):
     return {path: value.T if path.endswith("kernel") else value}
 
 
+def their_name(name):
+    """Returns the name in transformers of a published one. Queries, keys and values are split."""
+    if name.startswith(("cls_token", "pos_embed")):
+        return "vit.embeddings." + name.replace("pos_embed", "position_embeddings")
+    for begin, to in (("patch_embed.proj", "vit.embeddings.patch_embeddings.projection"), ("norm.", "vit.layernorm."),
+                      ("blocks.", "vit.encoder.layer."), ("decoder_blocks.", "decoder.decoder_layers."),
+                      ("mask_token", "decoder.mask_token"), ("decoder_", "decoder.decoder_")):
+        if name.startswith(begin):
+            name = to + name.removeprefix(begin)
+            break
+    for part, to in (("norm1", "layernorm_before"), ("norm2", "layernorm_after"), ("attn.proj", "attention.output.dense"),
+                     ("mlp.fc1", "intermediate.dense"), ("mlp.fc2", "output.dense")):
+        name = name.replace(part, to)
+    return name
+
+
+def write_transformers(model, images, kept, pixels):
+    """Writes the weights as transformers names them, after its model has predicted the same pixels with them."""
+    state = {}
+    for name, value in model.state_dict().items():
+        if ".attn.qkv." in name:
+            for part, values in zip(("query", "key", "value"), value.chunk(3)):
+                state[their_name(name).replace("attn.qkv", "attention.attention." + part)] = values
+        else:
+            state[their_name(name)] = value
+    theirs = transformers.ViTMAEForPreTraining(transformers.ViTMAEConfig(
+        image_size=SIZES["image_size"], patch_size=SIZES["patch"], hidden_size=SIZES["width"], num_hidden_layers=SIZES["depth"],
+        num_attention_heads=SIZES["heads"], intermediate_size=SIZES["mlp"], decoder_hidden_size=SIZES["decoder_width"],
+        decoder_num_hidden_layers=SIZES["decoder_depth"], decoder_num_attention_heads=SIZES["decoder_heads"],
+        decoder_intermediate_size=4 * SIZES["decoder_width"], mask_ratio=RATIO, norm_pix_loss=True, layer_norm_eps=1e-6)).double().eval()
+    theirs.load_state_dict(state)
+    noise = torch.ones(len(kept), (SIZES["image_size"] // SIZES["patch"]) ** 2, dtype=torch.double)
+    for row, places in zip(noise, kept):
+        row[torch.from_numpy(places).long()] = torch.arange(len(places), dtype=torch.double) / 100
+    with torch.no_grad():
+        out = theirs(images, noise=noise)
+    assert np.allclose(out.logits[out.mask.bool()].numpy().reshape(pixels.shape), pixels, atol=1e-5)
+    save_file({name: (value.float() if "pos" in name else value.half()).contiguous() for name, value in theirs.state_dict().items()},
+              f"{HERE}/../data/vits/transformers_mae_whole.safetensors")
+
+
 def store(group, name, values, smallest=0.0):
     values = np.asarray(values)
     if values.dtype == np.float64:
@@ -122,6 +166,7 @@ def main():
             store(f, "encoded", torch.cat([tokens[:, :1], patches], 1).numpy())
         torch.save({"model": {name: value.float() if "pos_embed" in name else value.half() for name, value in model.state_dict().items()}},
                    f"{HERE}/../data/vits/mae.pth")
+        write_transformers(model, images, f["kept"][:], f["normalized/pixels"][:])
 
 
 main()

@@ -15,6 +15,7 @@ from harness import sets
 from torch_weights_test import read_safetensors, save_safetensors
 
 WEIGHTS = harness.SOURCE + "/tests/data/vits/mae.pth"
+TRANSFORMERS = harness.SOURCE + "/tests/data/vits/transformers_mae_whole.safetensors"
 CASE = harness.SOURCE + "/tests/golden/mae/case.h5"
 VIT = ('trunk = { kind = "vit", patch = 8, depth = 2, width = 16, mlp = 64, heads = 2, pool = "tok", posemb = "sincos2d_mae", '
        'gelu = "erf" }')
@@ -120,6 +121,9 @@ class Mae(harness.RunTest):
             for name, values in own.items():
                 self.assertEqual(values.tobytes(), f["params/" + name][()].tobytes(), name)
             decoder_positions = f["params/decoder/pos_embedding"][()]
+        theirs = self.loaded(TRANSFORMERS, self.folder + "/transformers")
+        self.assertEqual({name: values.tobytes() for name, values in theirs.items()},
+                         {name: values.tobytes() for name, values in own.items()})
         out = self.folder + "/mae.safetensors"
         code, said = self.export(self.folder + "/a", out, "mae")
         self.assertEqual(code, 0, said)
