@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "kernels/cpu/parallel.hpp"
+#include "kernels/instruction_choice.hpp"
 
 namespace kernels {
 
@@ -17,7 +18,12 @@ void run_cpu(const BarlowTerms& a, Queue& queue) {
     for (; i < end; ++i) {
       float* row = a.products.f32() + i * a.width;
       const double diagonal = double(row[i]) / a.examples - 1;
-      double sum = 0;
+      double sum = 0, in_order = 0;
+      if (bits_are_portable())  // the compiler chooses the lanes of the other sum
+        for (int64_t j = 0; j < a.width; ++j) {
+          const double c = double(row[j]) / a.examples;
+          in_order += j == i ? 0 : c * c;
+        }
 #pragma omp simd reduction(+ : sum)
       for (int64_t j = 0; j < a.width; ++j) {
         const double c = double(row[j]) / a.examples;
@@ -26,7 +32,7 @@ void run_cpu(const BarlowTerms& a, Queue& queue) {
       }
       row[i] = float(scale * factor * diagonal);
       sums[2 * i] = diagonal * diagonal;
-      sums[2 * i + 1] = sum;
+      sums[2 * i + 1] = bits_are_portable() ? in_order : sum;
     }
   });
   double diagonal = 0, off = 0;

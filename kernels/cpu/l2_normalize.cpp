@@ -7,12 +7,17 @@
 
 #include "base/fused.hpp"
 #include "kernels/cpu/parallel.hpp"
+#include "kernels/instruction_choice.hpp"
 
 namespace kernels {
 namespace {
 
 double dot(const float* a, const float* b, int64_t n) {
   double sum = 0;
+  if (bits_are_portable()) {  // in order; the compiler chooses the lanes below
+    for (int64_t i = 0; i < n; ++i) sum = base::fused(double(a[i]), double(b[i]), sum);
+    return sum;
+  }
 #pragma omp simd reduction(+ : sum)
   for (int64_t i = 0; i < n; ++i) sum = base::fused(double(a[i]), double(b[i]), sum);
   return sum;

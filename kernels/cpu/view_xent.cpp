@@ -8,6 +8,7 @@
 #include "base/fused.hpp"
 #include "kernels/cpu/parallel.hpp"
 #include "kernels/cpu/vector_table.hpp"
+#include "kernels/instruction_choice.hpp"
 
 namespace kernels {
 namespace {
@@ -39,6 +40,10 @@ void for_powers(const float* x, const float* shift, float top, float temperature
 
 double sum_of(const float* e, int64_t n) {
   double sum = 0;
+  if (bits_are_portable()) {  // in order; the compiler chooses the lanes below
+    for (int64_t i = 0; i < n; ++i) sum += double(e[i]);
+    return sum;
+  }
 #pragma omp simd reduction(+ : sum)
   for (int64_t i = 0; i < n; ++i) sum += double(e[i]);
   return sum;
@@ -54,6 +59,13 @@ double view_loss(const ViewXent& a, int64_t v, const float* x, const float* targ
   for (int64_t t = 0; t < a.target_count; ++t) {
     if (!a.compares(v, t)) continue;
     const float* q = targets + t * a.columns;
+    if (bits_are_portable()) {  // in order, as in sum_of
+      for (int64_t k = 0; k < a.columns; ++k) {
+        weight += double(q[k]);
+        part = base::fused(double(q[k]), double(x[k]) - double(top), part);
+      }
+      continue;
+    }
 #pragma omp simd reduction(+ : weight, part)
     for (int64_t k = 0; k < a.columns; ++k) {
       weight += double(q[k]);
