@@ -8,6 +8,7 @@
 #include <map>
 
 #include "base/clock.hpp"
+#include "kernels/cpu/portable.hpp"
 #include "kernels/cpu/vector_table.hpp"
 
 namespace kernels {
@@ -103,22 +104,23 @@ int GemmPlan::run_block(const GemmOperands& p, int64_t i, int64_t j, int worker,
   return status;
 }
 
-GemmUse GemmPlan::use() const {
-  return {key_.m,
-          key_.n,
-          key_.k,
-          key_.trans_a,
-          key_.trans_b,
-          key_.bias,
-          key_.residual,
-          key_.accumulate,
-          calls_,
-          seconds_,
-          key_.narrow || key_.widen ? DType::bf16 : DType::f32,
-          key_.narrow_c ? DType::bf16 : DType::f32,
-          key_.gelu,
-          key_.gelu_of};
+GemmUse use_of(const GemmKey& key, int64_t calls, double seconds) {
+  return {key.m,
+          key.n,
+          key.k,
+          key.trans_a,
+          key.trans_b,
+          key.bias,
+          key.residual,
+          key.accumulate,
+          calls,
+          seconds,
+          key.narrow || key.widen ? DType::bf16 : DType::f32,
+          key.narrow_c ? DType::bf16 : DType::f32,
+          key.gelu,
+          key.gelu_of};
 }
+GemmUse GemmPlan::use() const { return use_of(key_, calls_, seconds_); }
 
 void GemmPlan::reset_use() {
   calls_ = 0;
@@ -232,11 +234,13 @@ std::vector<GemmUse> gemm_uses() {
   std::vector<GemmUse> uses;
   for (const auto& [key, plan] : plans)
     if (GemmUse use = plan->use(); use.calls) uses.push_back(use);
+  for (const GemmUse& use : portable_gemm_uses()) uses.push_back(use);
   return uses;
 }
 
 void reset_gemm_uses() {
   for (const auto& [key, plan] : plans) plan->reset_use();
+  reset_portable_gemm_uses();
 }
 
 }  // namespace kernels

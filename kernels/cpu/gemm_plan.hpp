@@ -73,6 +73,8 @@ class GemmPlan {
   double seconds_ = 0;
 };
 
+GemmUse use_of(const GemmKey& key, int64_t calls, double seconds);
+
 // Extra bytes, so that scratch has an address even if no worker needs any.
 constexpr size_t kScratchLine = 64;
 

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Matrix products with the same bits on every CPU.
 #include <cstring>
+#include <map>
 
+#include "base/clock.hpp"
 #include "kernels/cpu/gemm_operands.hpp"
+#include "kernels/cpu/gemm_plan.hpp"
 #include "kernels/cpu/portable.hpp"
 #include "kernels/cpu/portable_product.hpp"
 
@@ -105,9 +108,26 @@ class GemmPanels : public PortableOperands {
   const ActivationLoops<T>& loops_;
 };
 
+struct Uses {
+  int64_t calls = 0;
+  double seconds = 0;
+};
+thread_local std::map<GemmKey, Uses> portable_uses;
+
 }  // namespace
 
+std::vector<GemmUse> portable_gemm_uses() {
+  std::vector<GemmUse> out;
+  for (const auto& [key, uses] : portable_uses)
+    if (uses.calls) out.push_back(use_of(key, uses.calls, uses.seconds));
+  return out;
+}
+void reset_portable_gemm_uses() {
+  for (auto& [key, uses] : portable_uses) uses = {};
+}
+
 void run_portable(const Gemm& a, Queue& queue) {
+  const double begin = base::now_s();
   const VectorTable& table = vector_table();
   const GemmOperands p = operands_of(a, 0, queue);
   const bool narrow = a.c.type == DType::bf16;
@@ -121,6 +141,9 @@ void run_portable(const Gemm& a, Queue& queue) {
                   .add = a.write == Write::accumulate},
                  panels, table, queue);
   });
+  Uses& uses = portable_uses[key_of(a, queue)];
+  ++uses.calls;
+  uses.seconds += base::now_s() - begin;
 }
 
 }  // namespace kernels
