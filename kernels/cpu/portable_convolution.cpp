@@ -231,6 +231,23 @@ class WeightPanels : public PortableOperands {
   const ActivationLoops<T>& loops_;
 };
 
+// dw[out][in][taps] = (+=) sums[taps][in][out]. A line of a cache holds kLine outputs of sums, so
+// that many rows of dw are written side by side.
+void put_weights(const float* sums, float* dw, int64_t out, int64_t in, int64_t taps, Write write,
+                 Queue& queue) {
+  constexpr int64_t kLine = 16;
+  for_ranges(queue, out, out * in * taps, kLine, [&](int64_t first, int64_t end) {
+    for (; first < end; first += kLine)
+      for (int64_t i = 0; i < in; ++i)
+        for (int64_t t = 0; t < taps; ++t)
+          for (int64_t o = first; o < std::min(first + kLine, end); ++o) {
+            const float sum = sums[(t * in + i) * out + o];
+            float& to = dw[(o * in + i) * taps + t];
+            to = write == Write::accumulate ? to + sum : sum;
+          }
+  });
+}
+
 // The lines of x that the window of group g covers.
 template <class T>
 WindowLines<T> lines_of_input(const View& x, const ConvolutionShape& s, int64_t group) {
@@ -336,8 +353,9 @@ void run_portable(const ConvolutionBackwardData& a, Queue& queue) {
 void run_portable(const ConvolutionBackwardWeights& a, Queue& queue) {
   need_type_of_cpus(a.x);
   const ConvolutionShape& s = a.shape;
-  // Either operand may be the rows; the wider one fills tiles better.
-  if (s.is_product() && s.out >= s.in) return run_portable(product_of(a), queue);
+  // Outputs are the rows of the product, and the last of few tiles of rows would be half empty.
+  constexpr int64_t kManyOutputs = 128;
+  if (s.is_product() && s.out >= kManyOutputs) return run_portable(product_of(a), queue);
   const VectorTable& table = vector_table();
   const int64_t out = s.out / s.groups, in = s.in / s.groups, taps = taps_of(s);
   table.with(a.x.type, [&](const auto& loops, auto element) {
@@ -349,16 +367,7 @@ void run_portable(const ConvolutionBackwardWeights& a, Queue& queue) {
                                    loops);
       run_portable({.m = in * taps, .n = out, .k = s.window.positions(), .c = sums, .ldc = out},
                    panels, table, queue);
-      float* const dw = a.dw.f32() + g * out * in * taps;
-      for_ranges(queue, out, out * in * taps, 1, [&](int64_t o, int64_t end) {
-        for (; o < end; ++o)
-          for (int64_t i = 0; i < in; ++i)
-            for (int64_t t = 0; t < taps; ++t) {
-              const float sum = sums[(t * in + i) * out + o];
-              float& to = dw[(o * in + i) * taps + t];
-              to = a.write == Write::accumulate ? to + sum : sum;
-            }
-      });
+      put_weights(sums, a.dw.f32() + g * out * in * taps, out, in, taps, a.write, queue);
     }
   });
 }
