@@ -1,9 +1,12 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """Short runs at determinism.level "anywhere": each instruction set that this CPU has, and each number of ranks, must end with the digest
-that tests/recorded/runs.txt holds. TRAINER_RECORD=1 writes that file anew."""
+that tests/recorded/runs.txt holds. So must the program of another processor or compiler, if $OTHER_TRAINER is its command
+(tools/test_arch). TRAINER_RECORD=1 writes the file anew."""
 import hashlib
 import os
+import shlex
+import shutil
 import subprocess
 
 import ssl_harness
@@ -12,6 +15,7 @@ import harness
 
 RECORDED = os.path.join(harness.SOURCE, "tests/recorded/runs.txt")
 STEPS = 4
+OTHER = shlex.split(os.environ.get("OTHER_TRAINER", ""))
 CLASSIFIER = ('kind = "classifier"\nimage_size = 16\nnum_classes = 5\ntrunk = { kind = "resnet", depth = 18, width = 4, '
               "group_examples = 2 }\n", 'resize(16) | value_range(-1, 1) | keep("image", "label")')
 CONVNEXT = ('kind = "classifier"\nimage_size = 32\nnum_classes = 5\ntrunk = { kind = "convnext", depths = [1, 1, 1, 1], '
@@ -33,13 +37,17 @@ class Anywhere(ssl_harness.SelfSupervised, harness.RunTest):
         with open(RECORDED) as f:
             self.recorded = dict(line.split() for line in f)
 
-    def digest(self, cpu, ranks, *more):
+    def digest(self, program, cpu, ranks, *more):
         """Trains the good deck; returns a digest of all losses and tensors."""
         folder = f"{self.folder}/{cpu}{ranks}"
-        subprocess.run(["rm", "-rf", folder], check=True)
-        self.expect(0, "determinism=anywhere", ranks=ranks,
-                    args=[self.deck(), "--dir", folder, "--set", "determinism.level=anywhere", "--set", "determinism.slices=4",
-                          "--set", f"run.cpu={cpu}", "--set", f"train.total_steps={STEPS}", *more])
+        shutil.rmtree(folder, ignore_errors=True)
+        done = subprocess.run(["mpirun", "-np", str(ranks), *program, self.deck(), "--dir", folder, *more,
+                               *sets("determinism.level=anywhere", "determinism.slices=4", f"run.cpu={cpu}",
+                                     f"train.total_steps={STEPS}")],
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=harness.GUARD,
+                              stdin=subprocess.DEVNULL, cwd=self.folder)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertIn("determinism=anywhere", done.stdout)
         made = hashlib.sha256()
         for row in self.rows(folder=folder):
             made.update(repr(row["loss"]).encode())
@@ -49,10 +57,11 @@ class Anywhere(ssl_harness.SelfSupervised, harness.RunTest):
 
     def check(self, name, *more):
         """Holds a deck to its record on all instruction sets, on 1 and 2 ranks."""
-        jobs = [(cpu, 1) for cpu in instruction_sets()] + [("auto", 2)]
-        found = {job: self.digest(*job, *more) for job in jobs}
+        here = [harness.TRAINER]
+        jobs = [(here, cpu, 1) for cpu in instruction_sets()] + [(here, "auto", 2)] + [(OTHER, "auto", 1)] * bool(OTHER)
+        found = {str(job): self.digest(*job, *more) for job in jobs}
         self.assertEqual(len(set(found.values())), 1, f"{name}: {found}")
-        made = found[jobs[0]]
+        made = found[str(jobs[0])]
         if os.environ.get("TRAINER_RECORD"):
             self.recorded[name] = made
             with open(RECORDED, "w") as f:
