@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which instructions ops use on CPUs, and whether bits may depend on them: for the whole process,
-// chosen before any op runs.
+// The choice of instructions for ops on CPUs, and of bits that do not depend on them. It holds for
+// the whole process, and is made before any op runs.
 #pragma once
 
 #include <utility>

@@ -111,9 +111,14 @@ void add_mode_options(CLI::App& app, CommandLine& c) {
       ->check(CLI::IsMember(kLists))
       ->group(ask);
   app.set_help_flag("-h,--help", "print this help")->group(ask);
+  // Made only if asked for: whoever asks oneDNN for instructions can no longer limit them
+  // (run.cpu).
   app.set_version_flag(
          "--version",
-         train::version_line() + "\n" + train::build_features() + "\n" + train::library_features(),
+         [] {
+           return train::version_line() + "\n" + train::build_features() + "\n" +
+                  train::library_features();
+         },
          "print version and build")
       ->group(ask);
 }

@@ -82,6 +82,17 @@ const VectorTable* table_of(Instructions instructions, bool portable_ones) {
   return found == all.end() ? nullptr : found->table;
 }
 
+// oneDNN takes a limit only before it is asked for anything else.
+void limit_onednn(Instructions chosen) {
+  if (chosen != Instructions::avx2 && chosen != Instructions::avx512) return;
+  const auto most = chosen == Instructions::avx2 ? dnnl::cpu_isa::avx2 : dnnl::cpu_isa::avx512_core;
+  if (dnnl::set_max_cpu_isa(most) != dnnl::status::success)
+    base::fail(base::Exit::internal,
+               "run.cpu: oneDNN was in use before its instructions could be limited; leave the key "
+               "out, and set ONEDNN_MAX_CPU_ISA={} in the environment",
+               chosen == Instructions::avx2 ? "AVX2" : "AVX512_CORE");
+}
+
 }  // namespace
 
 const std::vector<const VectorTable*>& vector_tables() {
@@ -101,14 +112,14 @@ void choose_instructions(Instructions chosen, bool portable_bits) {
         known.push_back(base::name_of(kInstructionsNames, row.instructions));
     base::fail(base::Exit::config, "run.cpu = \"{}\": this CPU and program have {}{}",
                base::name_of(kInstructionsNames, chosen), base::join(known, ", "),
-               portable_bits ? "" : " (generic loops too at determinism.level \"anywhere\")");
+               chosen == Instructions::generic
+                   ? "; determinism.level = \"anywhere\" also has generic"
+                   : "");
   }
+  if (!portable_bits && chosen != widest) limit_onednn(chosen);
   widest = chosen;
   portable = portable_bits;
   base::math::use_own(portable_bits);
-  // oneDNN refuses after its first use; then ops have run already.
-  if (chosen == Instructions::avx2) dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx2);
-  if (chosen == Instructions::avx512) dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx512_core);
 }
 bool bits_are_portable() { return portable.load(std::memory_order_relaxed); }
 

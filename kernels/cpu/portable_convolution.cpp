@@ -39,14 +39,6 @@ const float* weights_by_tap(const View& weight, const ConvolutionShape& s, Queue
   return to;
 }
 
-// Copies `count` numbers, as floats.
-void copy_floats(float* to, const float* from, int64_t count, const VectorTable&) {
-  std::memcpy(to, from, size_t(count) * sizeof(float));
-}
-void copy_floats(float* to, const uint16_t* from, int64_t count, const VectorTable& table) {
-  table.from_bf16(to, from, count);
-}
-
 // Fills `length` elements of a line.
 template <class Segment>
 void copy_segment(float* to, const Segment& s, int64_t length, const VectorTable& table) {
@@ -176,14 +168,8 @@ class InputPanels : public PortableOperands {
         dx[i] = write_ == Write::accumulate ? dx[i] + sums[i] : sums[i];
       return;
     }
-    uint16_t* dx = static_cast<uint16_t*>(dx_.data) + at;
-    float wide[kChain];
-    for (int64_t j = 0; write_ == Write::accumulate && j < count; j += kChain) {
-      const int64_t part = std::min(kChain, count - j);
-      table_.from_bf16(wide, dx + j, part);
-      for (int64_t i = 0; i < part; ++i) sums[j + i] = wide[i] + sums[j + i];
-    }
-    table_.to_bf16(dx, sums, count);
+    put_bf16(static_cast<uint16_t*>(dx_.data) + at, sums, count, write_ == Write::accumulate,
+             table_);
   }
 
   const WindowLines<T>& lines_;

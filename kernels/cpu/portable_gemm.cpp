@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Matrix products with the same bits on every CPU.
-#include <cstring>
 #include <map>
 
 #include "base/clock.hpp"
@@ -25,13 +24,14 @@ class GemmPanels : public PortableOperands {
     const int64_t lda = a_.leading_of_a();
     if (a_.trans_a) {  // copied, because each k would touch another page
       for (int64_t k = 0; k < part.length; ++k)
-        copy_floats(copy + k * part.count, a + (part.begin + k) * lda + part.first, part.count);
+        copy_floats(copy + k * part.count, a + (part.begin + k) * lda + part.first, part.count,
+                    table_);
       return {copy, 1, part.count};
     }
     a += part.first * lda + part.begin;
     if constexpr (sizeof(T) == sizeof(float)) return {a, lda, 1};
     for (int64_t r = 0; r < part.count; ++r)
-      copy_floats(copy + r * kChain, a + r * lda, part.length);
+      copy_floats(copy + r * kChain, a + r * lda, part.length, table_);
     return {copy, kChain, 1};
   }
 
@@ -69,8 +69,7 @@ class GemmPanels : public PortableOperands {
       if (narrow) {
         uint16_t* c =
             reinterpret_cast<uint16_t*>(p_.c) + (b.row + r) * a_.leading_of_c() + b.column;
-        if (a_.write == Write::accumulate) add_bf16(row, c, b.columns);
-        table_.to_bf16(c, row, b.columns);
+        put_bf16(c, row, b.columns, a_.write == Write::accumulate, table_);
         activate(c, table_.bf16, packed, b.columns);
       } else {
         activate(row, table_.f32, packed, b.columns);
@@ -79,22 +78,6 @@ class GemmPanels : public PortableOperands {
   }
 
  private:
-  void copy_floats(float* to, const float* from, int64_t count) const {
-    std::memcpy(to, from, size_t(count) * sizeof(float));
-  }
-  void copy_floats(float* to, const uint16_t* from, int64_t count) const {
-    table_.from_bf16(to, from, count);
-  }
-
-  void add_bf16(float* row, const uint16_t* c, int64_t columns) const {
-    float wide[kChain];
-    for (int64_t j = 0; j < columns; j += kChain) {
-      const int64_t count = std::min(kChain, columns - j);
-      table_.from_bf16(wide, c + j, count);
-      for (int64_t i = 0; i < count; ++i) row[j + i] = wide[i] + row[j + i];
-    }
-  }
-
   template <class C>
   void activate(C* c, const ActivationLoops<C>& loops, int64_t packed, int64_t columns) const {
     if (p_.gelu) loops.gelu_forward(reinterpret_cast<C*>(p_.gelu) + packed, c, columns);

@@ -5,7 +5,6 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "base/narrow.hpp"
@@ -159,7 +158,7 @@ class PortableRun {
   // A tile at the edge of c runs on a copy. Blocks of scratch have whole tiles.
   void run_tile(ProductTile tile, int64_t rows, int64_t columns) const {
     if (!p_.c || (rows == loops_.rows && columns == loops_.columns)) return loops_.multiply(tile);
-    alignas(64) float copy[kMostTile];
+    alignas(64) float copy[kMostRows * kMostColumns];
     float* const c = tile.c;
     for (int64_t r = 0; tile.add && r < rows; ++r)
       std::memcpy(copy + r * loops_.columns, c + r * tile.stride, size_t(columns) * sizeof(float));
@@ -169,8 +168,6 @@ class PortableRun {
     for (int64_t r = 0; r < rows; ++r)
       std::memcpy(c + r * stride, copy + r * loops_.columns, size_t(columns) * sizeof(float));
   }
-
-  static constexpr int64_t kMostTile = 16 * kMostColumns;
 
   const PortableProduct& p_;
   const PortableOperands& operands_;
@@ -183,6 +180,16 @@ class PortableRun {
 };
 
 }  // namespace
+
+void put_bf16(uint16_t* c, float* sums, int64_t count, bool add, const VectorTable& table) {
+  float wide[kChain];
+  for (int64_t j = 0; add && j < count; j += kChain) {
+    const int64_t part = std::min(kChain, count - j);
+    table.from_bf16(wide, c + j, part);
+    for (int64_t i = 0; i < part; ++i) sums[j + i] = wide[i] + sums[j + i];
+  }
+  table.to_bf16(c, sums, count);
+}
 
 void run_portable(const PortableProduct& p, const PortableOperands& operands,
                   const VectorTable& table, device::Queue& queue) {

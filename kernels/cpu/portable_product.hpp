@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 
 #include "device/queue.hpp"
 #include "kernels/cpu/vector_table.hpp"
@@ -20,7 +21,7 @@ struct OperandPart {
   int64_t begin, length;  // of k; length is at most kChain
 };
 
-// Where rows are: row r has its k at a + r * row_step + k * step.
+// The place of rows: number k of row r is at a + r * row_step + k * step.
 struct OperandRows {
   const float* a;
   int64_t row_step, step;
@@ -31,7 +32,7 @@ struct ProductBlock {
   int64_t row, rows, column, columns;
 };
 
-// What a product multiplies, and where the sums go. Functions may not throw.
+// The operands of a product, and the work that ends its blocks. Functions may not throw.
 class PortableOperands {
  public:
   virtual ~PortableOperands() = default;
@@ -46,6 +47,17 @@ class PortableOperands {
   // Ends a block. Row r of its sums is at sums + r * stride.
   virtual void finish(const ProductBlock&, float* sums, int64_t stride) const = 0;
 };
+
+// Copies `count` numbers to floats. T: float, or bf16 as uint16_t.
+inline void copy_floats(float* to, const float* from, int64_t count, const VectorTable&) {
+  std::memcpy(to, from, size_t(count) * sizeof(float));
+}
+inline void copy_floats(float* to, const uint16_t* from, int64_t count, const VectorTable& table) {
+  table.from_bf16(to, from, count);
+}
+
+// Rounds sums to bf16, after adding what c holds if `add`. The sums are overwritten.
+void put_bf16(uint16_t* c, float* sums, int64_t count, bool add, const VectorTable& table);
 
 struct PortableProduct {
   int64_t m = 0, n = 0, k = 0;

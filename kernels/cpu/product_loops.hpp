@@ -12,6 +12,7 @@ namespace {
 // Sums of 12 by 32 outputs fill 24 of the 32 registers of AVX-512; 6 by 16 fill 12 of 16 of AVX2.
 constexpr int kProductRows = kManyRegisters ? 12 : 6, kProductColumns = kManyRegisters ? 32 : 16,
               kProductVectors = kProductColumns / kLanes;
+static_assert(kProductRows <= kMostRows && kProductColumns <= kMostColumns);
 // Rows are addressed from every third one, so that few registers hold addresses.
 constexpr int kRowsOfBase = 3, kBases = kProductRows / kRowsOfBase;
 

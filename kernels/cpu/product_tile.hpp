@@ -13,8 +13,8 @@ constexpr int64_t kChain = 256;
 // c = (+=) the products of some rows and a panel of columns, over at most kChain k.
 struct ProductTile {
   float* c;        // [rows, columns], rows are `stride` elements apart
-  const float* a;  // row r has its k at a + r * row_step + k * step
-  const float* b;  // the columns of k are at b + k * b_step
+  const float* a;  // number k of row r is at a + r * row_step + k * step
+  const float* b;  // the columns of number k are at b + k * b_step
   int64_t stride, row_step, step, b_step, length;
   bool add;
 };
@@ -41,7 +41,7 @@ struct ProductLoops {
   void (*multiply)(const ProductTile&);
 };
 
-// Panels have at most this many columns.
-constexpr int64_t kMostColumns = 32;
+// Tiles have at most this many rows and columns.
+constexpr int64_t kMostRows = 12, kMostColumns = 32;
 
 }  // namespace kernels

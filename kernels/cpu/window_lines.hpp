@@ -8,10 +8,10 @@
 
 namespace kernels {
 
-// Places of a window on images: place (image, y, x) covers `rows` x `columns` pixels from
-// (y * step + first_y, x * step + first_x) on, of which some may be outside; those are 0. A line is
-// one row of the window: its pixels follow each other, with `channels` of each. If a pixel holds
-// more channels than that (groups), a line is one pixel.
+// Places of a window on images. Place (image, y, x) covers `rows` x `columns` pixels; the first one
+// is (y * step + first_y, x * step + first_x). Pixels outside the image are 0. A line is one row of
+// the window, with `channels` numbers of each pixel. If a pixel holds more numbers (groups), a line
+// is one pixel.
 template <class T>
 struct WindowLines {
   const T* images;               // the first channel that counts

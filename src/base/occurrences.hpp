@@ -20,7 +20,8 @@ class Occurrences {
   Occurrences() = default;
   // The numbers are below `count`.
   Occurrences(PackedNumbers numbers, uint32_t count);
-  // As many numbers in the memory of `owner`, aligned to 8 bytes: what bytes() of others returned.
+  // Reads `size` numbers where they are: in memory that `owner` keeps, aligned to 8 bytes. Another
+  // object wrote these bytes (bytes()).
   Occurrences(int64_t size, uint32_t count, std::string_view bytes,
               const std::shared_ptr<const void>& owner);
 

@@ -21,7 +21,7 @@ device::View message_of(const device::View& view, int64_t number) {
   return view.slice(begin, std::min(most, view.count - begin));
 }
 
-// As many parts as there are ranks, nearly equal.
+// Returns consecutive parts of the view, one for each rank, whose sizes differ by at most 1.
 std::vector<device::View> parts_of(const device::View& view, int parts) {
   std::vector<device::View> out;
   for (int64_t p = 0; p < parts; ++p) {

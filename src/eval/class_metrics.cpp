@@ -5,8 +5,6 @@
 #include <cmath>
 #include <limits>
 
-#include "base/fused.hpp"
-
 namespace eval {
 
 ClassCounts count_classes(const float* scores, const float* targets, int64_t classes,
@@ -63,13 +61,8 @@ std::optional<double> average_precision(const Score* scores, const float* target
   for (size_t i = precision.size() - 1; i > 0 && kind == Precision::largest_from_here; --i)
     precision[i - 1] = std::max(precision[i - 1], precision[i]);
   double sum = 0;
-  for (size_t i = 0; i < recall.size(); ++i) {
-    const double step = recall[i] - (i ? recall[i - 1] : 0);
-    if (i + 1 == recall.size() && i % 2 == 0)  // fused, which keeps the numbers of earlier runs
-      sum = base::fused(step, precision[i], sum);
-    else
-      sum += step * precision[i];
-  }
+  for (size_t i = 0; i < recall.size(); ++i)
+    sum += (recall[i] - (i ? recall[i - 1] : 0)) * precision[i];
   return sum;
 }
 

@@ -57,7 +57,7 @@ struct Parameter {
   // True for a matrix whose rows are brought to unit length after each applied update, if it is
   // trained. Rules that drop its gradient for a time do not change this.
   bool unit_rows = false;
-  // True for a state of which a step writes few rows, and names them first (StateStore::touch).
+  // True if a step writes few rows of this state, and names them first (StateStore::touch).
   bool by_rows = false;
   int64_t element_state_bytes = 0;  // optimizer state per element
   // filled by the layout

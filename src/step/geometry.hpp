@@ -10,7 +10,8 @@
 
 namespace step {
 
-// What bits may depend on: on the mesh and the CPU, on the CPU, on nothing.
+// Levels of determinism.level. Bits depend on the mesh and the CPU at the first one, on the CPU
+// alone at the second one, and on neither at the last one.
 enum class Level { run, mesh, anywhere };
 inline constexpr std::pair<const char*, Level> kLevelNames[] = {
     {"run", Level::run}, {"mesh", Level::mesh}, {"anywhere", Level::anywhere}};

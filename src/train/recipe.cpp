@@ -270,6 +270,10 @@ void check_machine(const Recipe& recipe, config::Deck& deck, const models::Model
     for (const Unused& u : only_for_gpus(recipe))
       deck.error(u.key, u.why + ", and run.device is \"cpu\": leave it out, or compute on GPUs");
 
+  if (recipe.run.device == host::DeviceWish::cuda)
+    for (const Unused& u : only_for_cpus(recipe))
+      deck.error(u.key, u.why + ", and run.device is \"cuda\": leave it out, or compute on CPUs");
+
   if (recipe.determinism.anywhere() && recipe.run.device == host::DeviceWish::cuda)
     deck.error("determinism.level", step::kAnywhereIsForCpus, "run.device");
   if (recipe.determinism.mesh() && recipe.train.global_batch % recipe.determinism.slices)

@@ -23,6 +23,14 @@ std::vector<Unused> only_for_gpus(const Recipe& recipe) {
   return out;
 }
 
+std::vector<Unused> only_for_cpus(const Recipe& recipe) {
+  static const Recipe plain;
+  std::vector<Unused> out;
+  if (recipe.run.cpu != plain.run.cpu)
+    out.push_back({"run.cpu", "applies only to products and loops on CPUs"});
+  return out;
+}
+
 std::vector<Unused> turned_off(const Recipe& recipe) {
   static const Recipe plain;
   std::vector<Unused> out;
@@ -97,6 +105,9 @@ void print_unused(const Recipe& recipe, device::Kind kind) {
   if (kind == device::Kind::cpu)
     for (const Unused& u : only_for_gpus(recipe))
       all.push_back({u.key, u.why + ", and this job computes on CPUs"});
+  if (kind == device::Kind::cuda)
+    for (const Unused& u : only_for_cpus(recipe))
+      all.push_back({u.key, u.why + ", and this job computes on GPUs"});
   for (const Unused& u : all) base::log::line("unused   {}: {}", u.key, u.why);
 }
 

@@ -18,6 +18,8 @@ struct Unused {
 
 // Returns the settings that only GPUs use.
 std::vector<Unused> only_for_gpus(const Recipe& recipe);
+// Returns the settings that only CPUs use.
+std::vector<Unused> only_for_cpus(const Recipe& recipe);
 // Returns the settings that have no effect because another setting turns them off.
 std::vector<Unused> turned_off(const Recipe& recipe);
 

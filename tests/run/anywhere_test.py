@@ -8,6 +8,7 @@ import os
 import shlex
 import shutil
 import subprocess
+import unittest
 
 import ssl_harness
 
@@ -86,8 +87,21 @@ class Anywhere(ssl_harness.SelfSupervised, harness.RunTest):
                 self.use(name)
                 self.check(name)
 
+    @unittest.skipUnless("avx512" in instruction_sets(), "this CPU has no AVX-512 to leave out")
+    def test_the_library_keeps_the_limit_at_other_levels(self):
+        def products(cpu):
+            self.expect(0, args=[self.deck(), "--dir", f"{self.folder}/{cpu}", *sets(f"run.cpu={cpu}", "train.total_steps=1")],
+                        env={**os.environ, "ONEDNN_VERBOSE": "1"})
+            return self.output
+        self.assertIn("avx512", products("avx512"))
+        self.assertNotIn("avx512", products("avx2"))
+
+    def test_gpus_are_refused(self):
+        for setting, why in ("determinism.level=anywhere", "GPUs compute others"), ("run.cpu=avx2", "applies only to"):
+            self.expect(2, setting.partition("=")[0], why, args=[self.deck(), "--validate", *sets("run.device=cuda", setting)])
+
     def test_what_a_cpu_lacks_is_refused(self):
-        self.expect(2, "run.cpu = \"generic\"", 'determinism.level "anywhere"', args=[self.deck(), "--set", "run.cpu=generic"])
+        self.expect(2, "run.cpu = \"generic\"", 'determinism.level = "anywhere"', args=[self.deck(), "--set", "run.cpu=generic"])
 
 
 sets = harness.sets

@@ -177,11 +177,11 @@ class RunTest(unittest.TestCase):
                 "--set", "checkpoint.every_steps=2", "--set", "eval.val.at_end=false", "--set", f"guard.nonfinite={policy}",
                 "--set", "train.total_steps=8", *more]
 
-    def run_trainer(self, *args, ranks=0, timeout=GUARD, cwd=None):
+    def run_trainer(self, *args, ranks=0, timeout=GUARD, cwd=None, env=None):
         """Returns the exit code; `output` gets all output. ranks = 0: without mpirun."""
         command = (["mpirun", "-np", str(ranks)] if ranks else []) + [TRAINER, *map(str, args)]
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout,
-                              cwd=cwd or self.folder, stdin=subprocess.DEVNULL)
+                              cwd=cwd or self.folder, stdin=subprocess.DEVNULL, env=env)
         self.output = done.stdout
         return exit_code(done.returncode, self.output) if ranks else done.returncode
 

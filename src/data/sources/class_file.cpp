@@ -54,7 +54,7 @@ bool decode_class_piece(const std::shared_ptr<const IndexBytes>& bytes, const Cl
       int64_t(numbers.size()) != base::Occurrences::byte_count(size, uint32_t(count)))
     return false;
   out.numbers = base::Occurrences(size, uint32_t(count), numbers, bytes);
-  // What is drawn comes back, and only that.
+  // The check has read the whole file. Later draws read only the pages that they need.
   bytes->release();
   return true;
 }

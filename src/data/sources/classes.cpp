@@ -78,7 +78,7 @@ ClassPiece read_piece(const Source& source, const std::string& field, int64_t be
   return out;
 }
 
-// Where the files of a source are, if it has them.
+// The files of a source that keep the classes of its samples, one for each piece.
 struct ClassFiles {
   const OpenContext& context;
   Source::Origin origin;
@@ -170,7 +170,7 @@ Classes read_classes(const Source& source, const Spec& spec, const std::string& 
     if (std::optional<Source::Origin> origin = source.origin(field))
       files.emplace(ClassFiles{context, std::move(*origin), source.folder()});
   // Each thread gets a piece, if no file says what a piece is.
-  const int64_t length = files ? piece : std::min(piece, base::ceil_div(n, threads)),
+  const int64_t length = files ? piece : std::clamp<int64_t>(base::ceil_div(n, threads), 1, piece),
                 count = base::ceil_div(n, length);
   std::vector<ClassPiece> pieces(static_cast<size_t>(count));
   std::vector<std::exception_ptr> errors(static_cast<size_t>(count));

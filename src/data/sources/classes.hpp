@@ -23,7 +23,7 @@ struct ClassPiece {
 
 class Classes {
  public:
-  // Of consecutive pieces.
+  // The pieces must follow each other: each begins where the one before it ends.
   explicit Classes(std::vector<ClassPiece> pieces);
 
   int64_t count() const { return int64_t(names_.size()); }

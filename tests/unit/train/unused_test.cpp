@@ -115,5 +115,10 @@ TEST(Unused, SettingsOfGpusAreNamed) {
     EXPECT_EQ(unused_with(only_for_gpus, setting), Keys{setting.substr(0, setting.find('='))});
 }
 
+TEST(Unused, SettingsOfCpusAreNamed) {
+  EXPECT_EQ(unused_with(only_for_cpus, ""), Keys{});
+  EXPECT_EQ(unused_with(only_for_cpus, "run.cpu=avx2"), Keys{"run.cpu"});
+}
+
 }  // namespace
 }  // namespace train
