@@ -14,12 +14,14 @@ constexpr int kProductRows = kManyRegisters ? 12 : 6, kProductColumns = kManyReg
               kProductVectors = kProductColumns / kLanes;
 static_assert(kProductRows <= kMostRows && kProductColumns <= kMostColumns);
 // Rows are addressed from every third one, so that few registers hold addresses.
-constexpr int kRowsOfBase = 3, kBases = kProductRows / kRowsOfBase;
+constexpr int kRowsOfBase = 3, kProductRowsStep = kProductRows / 3;
 
-void multiply_tile(const ProductTile& t) {
-  V sum[kProductRows][kProductVectors];
+template <int kRows>
+void multiply_rows(const ProductTile& t) {
+  constexpr int kBases = (kRows + kRowsOfBase - 1) / kRowsOfBase;
+  V sum[kRows][kProductVectors];
 #pragma GCC unroll 16
-  for (int r = 0; r < kProductRows; ++r)
+  for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 2
     for (int j = 0; j < kProductVectors; ++j) sum[r][j] = zero();
   const float* base[kBases];
@@ -30,8 +32,10 @@ void multiply_tile(const ProductTile& t) {
     V columns[kProductVectors];
 #pragma GCC unroll 2
     for (int j = 0; j < kProductVectors; ++j) columns[j] = load(b + j * kLanes);
+#pragma GCC unroll 2
+    for (int j = 0; j < kProductColumns; j += 16) __builtin_prefetch(b + t.ahead + j);
 #pragma GCC unroll 16
-    for (int r = 0; r < kProductRows; ++r) {
+    for (int r = 0; r < kRows; ++r) {
       const V row = broadcast(base[r / kRowsOfBase][r % kRowsOfBase * t.row_step]);
 #pragma GCC unroll 2
       for (int j = 0; j < kProductVectors; ++j) sum[r][j] = fma(row, columns[j], sum[r][j]);
@@ -40,12 +44,21 @@ void multiply_tile(const ProductTile& t) {
     for (int i = 0; i < kBases; ++i) base[i] += t.step;
   }
 #pragma GCC unroll 16
-  for (int r = 0; r < kProductRows; ++r)
+  for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 2
     for (int j = 0; j < kProductVectors; ++j) {
       float* c = t.c + r * t.stride + j * kLanes;
       store(c, t.add ? load(c) + sum[r][j] : sum[r][j]);
     }
+}
+
+void multiply_tile(const ProductTile& t) {
+  if (t.rows > 2 * kProductRowsStep)
+    multiply_rows<kProductRows>(t);
+  else if (t.rows > kProductRowsStep)
+    multiply_rows<2 * kProductRowsStep>(t);
+  else
+    multiply_rows<kProductRowsStep>(t);
 }
 
 KERNELS_INLINE float float_of(float a) { return a; }

@@ -10,12 +10,14 @@ namespace kernels {
 // added, and so on. This number decides bits at determinism.level "anywhere": it never changes.
 constexpr int64_t kChain = 256;
 
-// c = (+=) the products of some rows and a panel of columns, over at most kChain k.
+// c = (+=) the products of some rows and a panel of columns, over at most kChain k. `rows` is a
+// multiple of ProductLoops::rows_step.
 struct ProductTile {
   float* c;        // [rows, columns], rows are `stride` elements apart
   const float* a;  // number k of row r is at a + r * row_step + k * step
   const float* b;  // the columns of number k are at b + k * b_step
-  int64_t stride, row_step, step, b_step, length;
+  int64_t stride, row_step, step, b_step, length, rows;
+  int64_t ahead;  // elements from a column to the one of the next panel, which is fetched to cache
   bool add;
 };
 
@@ -38,6 +40,7 @@ struct PanelsOfColumns {
 
 struct ProductLoops {
   int64_t rows, columns;  // of a tile: as many as its sums fit the registers
+  int64_t rows_step;      // tiles of fewer rows have a multiple of these
   void (*multiply)(const ProductTile&);
 };
 

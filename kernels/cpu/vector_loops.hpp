@@ -50,7 +50,7 @@ constexpr VectorTable vector_loops(const char* name) {
           .softmax_xent_row = softmax_xent_row<kLog>,
           .layer_norm_backward = layer_norm_backward,
           .convolve_tile = kConvolveTile,
-          .product = {kProductRows, kProductColumns, multiply_tile},
+          .product = {kProductRows, kProductColumns, kProductRowsStep, multiply_tile},
           .pairs = kPairs<uint16_t>};
 }
 

@@ -124,6 +124,18 @@ std::map<std::string, std::string> digests(Queue& queue) {
       p.more = !p.add;
       note(fmt::format("product_{}x{}x{}_{}", m, n, k, flags), digest_of(p, queue));
     }
+  // So many columns that each thread packs its own: two chains, and enough blocks for 3 threads.
+  for (auto [m, n, k] :
+       std::vector<std::array<int64_t, 3>>{{110, 700, 400}, {101, 2500, 110}, {97, 6000, 50}})
+    for (int flags : {0, 3, 16})
+      note(fmt::format("product_{}x{}x{}_{}", m, n, k, flags),
+           digest_of({.m = m,
+                      .n = n,
+                      .k = k,
+                      .trans_a = bool(flags & 1),
+                      .trans_b = bool(flags & 2),
+                      .add = bool(flags & 16)},
+                     queue));
   for (const ConvolutionShape& s :
        {shape_of(2, 9, 3, 20, 7, 2, 3), shape_of(3, 6, 16, 24, 3, 1, 1),
         shape_of(2, 7, 40, 16, 3, 2, 1), shape_of(3, 9, 16, 32, 1, 2, 0),
