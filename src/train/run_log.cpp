@@ -11,12 +11,14 @@
 #include "base/span.hpp"
 #include "base/text.hpp"
 #include "checkpoint/catalogue.hpp"
+#include "checkpoint/checksum.hpp"
 #include "device/gpu.hpp"
 #include "eval/evaluator.hpp"
 #include "host/mfu.hpp"
 #include "host/node_memory.hpp"
 #include "job/goodput.hpp"
 #include "train/console.hpp"
+#include "train/evaluation_journal.hpp"
 #include "train/phases.hpp"
 
 namespace train {
@@ -41,6 +43,7 @@ void RunLog::record(const step::StepReport& report, bool skipped) {
   attempt_.pace.step_done(seconds, attempt_.engine().geometry().global_batch);
   last_loss_ = report.loss();
   window_.add(report.measures);
+  attempt_.state.losses.add(attempt_.settled, report.measures);
   const int64_t step = attempt_.settled, total = attempt_.total;
   attempt_.state.progress.bad_samples += feed_.replaced(step);
   const Utilisation use = utilisation(report, seconds);
@@ -274,6 +277,7 @@ void RunLog::finish() const {
   log::line("cost     {:.4f} core hours of all attempts; mean {:.1f} examples/s while training",
             progress.core_hours(), attempt_.pace.examples_per_s());
   print_goodput();
+  print_digest();
   if (progress.bad_samples)
     log::line("data     {} examples were replaced for {} bad samples: {}/logs/bad_samples.txt",
               base::with_commas(progress.bad_samples), base::with_commas(feed_.broken_samples()),
@@ -290,6 +294,18 @@ void RunLog::finish() const {
   log::line("next     tools/plot_metrics {}", dir);
   log::line("next     tools/report {}", dir);
   log::line("done     exit=0");
+}
+
+// Runs with equal digests had equal losses in all steps and have equal weights, to the last bit.
+void RunLog::print_digest() const {
+  const LossDigest& losses = attempt_.state.losses;
+  const std::string weights = weights_digest(attempt_.job, step::Weights::raw);
+  if (losses.first_step() == 0) return;
+  log::line(
+      "digest   losses={} weights={}{}", checkpoint::hex(losses.hash()), weights,
+      losses.first_step() == 1
+          ? ""
+          : fmt::format("  losses since step {}: no file holds earlier ones", losses.first_step()));
 }
 
 void RunLog::print_goodput() const {

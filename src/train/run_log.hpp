@@ -49,6 +49,7 @@ class RunLog {
   void add_machine(records::Metrics::Row& row, double seconds);
   void write_line(const step::StepReport& report, double seconds, const Utilisation& use);
   void explain(const Utilisation& use);
+  void print_digest() const;
   void finish_input() const;
   void finish_guard() const;
   void finish_memory() const;

@@ -68,6 +68,7 @@ void RunState::members(MemberList& list) {
   threshold.members(list);
   watched.members(list);
   epoch_means.members(list);
+  losses.members(list);
   list.number("uptime_s", uptime_s);
   if (list.has("loss_scale", loss_scale.has_value())) {
     if (!loss_scale) loss_scale.emplace();
@@ -137,6 +138,7 @@ void RunState::continue_from(const RunState& saved, double cores) {
   threshold = saved.threshold;
   watched = saved.watched;
   epoch_means = saved.epoch_means;
+  losses = saved.losses;
   origin = saved.origin;
   if (classes.empty()) classes = saved.classes;  // they mean the same, as far as is known
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "train/epoch_means.hpp"
+#include "train/loss_digest.hpp"
 #include "train/member_list.hpp"
 #include "train/progress.hpp"
 #include "train/recipe.hpp"
@@ -23,6 +24,7 @@ struct RunState {
   Threshold threshold;       // for checkpoint.passes
   WatchedMeasures watched;   // for eval.NAME.when
   EpochMeans epoch_means;    // of the epoch under way, if log.epoch_means
+  LossDigest losses;         // of the steps whose reports are known
   double uptime_s = 0;       // uptime of the attempt that saves
   int64_t global_batch = 0;  // batch size of that attempt; 0: not known
   std::optional<optim::Optimizer::ScaleState> loss_scale;  // fp16 only
