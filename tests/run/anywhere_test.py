@@ -1,80 +1,87 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Short runs at determinism.level "anywhere": each instruction set that this CPU has, and each number of ranks, must end with the digest
-that tests/recorded/runs.txt holds. So must the program of another processor or compiler, if $OTHER_TRAINER is its command
-(tools/test_arch). TRAINER_RECORD=1 writes the file anew."""
-import hashlib
+"""Short runs at determinism.level "anywhere": each instruction set that this CPU has, and each number of ranks, must have in every step
+the digests that tests/recorded/runs.txt holds."""
 import os
-import shlex
+import re
 import shutil
 import subprocess
 import unittest
 
+import h5py
+import numpy as np
 import ssl_harness
 
 import harness
+from recorded_bits import Record, digest, instruction_sets, jobs
 
-RECORDED = os.path.join(harness.SOURCE, "tests/recorded/runs.txt")
 STEPS = 4
-OTHER = shlex.split(os.environ.get("OTHER_TRAINER", ""))
 CLASSIFIER = ('kind = "classifier"\nimage_size = 16\nnum_classes = 5\ntrunk = { kind = "resnet", depth = 18, width = 4, '
               "group_examples = 2 }\n", 'resize(16) | value_range(-1, 1) | keep("image", "label")')
 CONVNEXT = ('kind = "classifier"\nimage_size = 32\nnum_classes = 5\ntrunk = { kind = "convnext", depths = [1, 1, 1, 1], '
             "widths = [8, 8, 16, 16] }\n", 'resize(32) | value_range(-1, 1) | keep("image", "label")')
 
 
-def instruction_sets():
-    """Returns the values of run.cpu that this CPU can run."""
-    with open("/proc/cpuinfo") as f:
-        flags = f.read()
-    here = os.uname().machine == "x86_64"
-    return ["generic"] + ["avx2"] * here + ["avx512"] * (here and all(f"avx512{x}" in flags for x in ("f", "bw", "vl", "dq")))
-
-
 class Anywhere(ssl_harness.SelfSupervised, harness.RunTest):
     def setUp(self):
         super().setUp()
         self.make_images()
-        with open(RECORDED) as f:
-            self.recorded = dict(line.split() for line in f)
 
-    def digest(self, program, cpu, ranks, *more):
-        """Trains the good deck; returns a digest of all losses and tensors."""
+    def digests(self, program, cpu, ranks, *more):
+        """Trains the good deck. Returns digests of each step's measures and norms, and of all tensors of the end."""
         folder = f"{self.folder}/{cpu}{ranks}"
         shutil.rmtree(folder, ignore_errors=True)
         done = subprocess.run(["mpirun", "-np", str(ranks), *program, self.deck(), "--dir", folder, *more,
                                *sets("determinism.level=anywhere", "determinism.slices=4", f"run.cpu={cpu}",
-                                     f"train.total_steps={STEPS}")],
+                                     f"train.total_steps={STEPS}", "checkpoint.every_steps=1")],
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=harness.GUARD,
                               stdin=subprocess.DEVNULL, cwd=self.folder)
         self.assertEqual(done.returncode, 0, done.stdout)
         self.assertIn("determinism=anywhere", done.stdout)
-        made = hashlib.sha256()
-        for row in self.rows(folder=folder):
-            made.update(repr(row["loss"]).encode())
-        for name, value in sorted(self.tensors(STEPS, folder).items()):
-            made.update(name.encode() + value)
-        return made.hexdigest()[:16]
+        rows = self.rows(folder=folder)
+        out = {str(row["step"]): digest(*(repr(row.get(key)) for key in ("loss", "l2_grads", "l2_updates", "l2_params")))[:8]
+               for row in rows}
+        self.assertEqual(list(out), [str(step + 1) for step in range(STEPS)])
+        tensors = self.tensors(STEPS, folder)
+        out["end"] = digest(*(part for name in sorted(tensors) for part in (name, tensors[name])))[:16]
+        return out
 
     def check(self, name, *more):
         """Holds a deck to its record on all instruction sets, on 1 and 2 ranks."""
-        here = [harness.TRAINER]
-        jobs = [(here, cpu, 1) for cpu in instruction_sets()] + [(here, "auto", 2)] + [(OTHER, "auto", 1)] * bool(OTHER)
-        found = {str(job): self.digest(*job, *more) for job in jobs}
-        self.assertEqual(len(set(found.values())), 1, f"{name}: {found}")
-        made = found[str(jobs[0])]
-        if os.environ.get("TRAINER_RECORD"):
-            self.recorded[name] = made
-            with open(RECORDED, "w") as f:
-                f.writelines(f"{key} {self.recorded[key]}\n" for key in sorted(self.recorded))
-        self.assertEqual(self.recorded.get(name), made, f"{name}: the digest of tests/recorded/runs.txt")
+        Record("runs.txt").check(self, name, {str(job): self.digests(*job, *more) for job in jobs()})
 
     def test_captioners(self):
-        batch = sets("train.global_batch=8", "train.micro_batch=2", "eval.val.every_steps=2", "checkpoint.every_steps=4")
+        batch = sets("train.global_batch=8", "train.micro_batch=2", "eval.val.every_steps=2")
         self.check("cappa_adafactor", *batch)
         self.check("cappa_adafactor_bf16", *batch, *sets("precision.compute=bf16"))
         self.good = self.changed(('kind          = "adafactor"', 'kind          = "adamw"'))
         self.check("cappa_adamw", *batch)
+
+    def test_raw_pixels(self):
+        """No library decodes or resizes these images, whose numbers are small integers."""
+        with h5py.File(f"{self.folder}/pixels.h5", "w") as f:
+            f["images"] = (np.arange(40 * 16 * 16 * 3) * 7919 % 1009 / np.float32(512) - 1).astype(np.float32).reshape(40, 16, 16, 3)
+            f["labels"] = (3 + np.arange(40 * 12) * 31 % 397).astype(np.int32).reshape(40, 12)
+        self.check("raw_pixels", *sets("train.global_batch=8", "train.micro_batch=2", "train.data=pixels",
+                                       f'data.pixels={{kind="hdf5", path="{self.folder}/pixels.h5", '
+                                       'fields={image="images", labels="labels"}, preprocess=\'keep("image", "labels")\'}'))
+
+    def test_the_log_ends_with_a_digest(self):
+        def digest_of(folder, *more, ranks=1):
+            self.expect(0, args=[self.deck(), "--dir", f"{self.folder}/{folder}", *more, *sets(
+                "determinism.level=mesh", "determinism.slices=4", "train.global_batch=8", "train.micro_batch=2", "train.total_steps=4",
+                "checkpoint.every_steps=2", "checkpoint.keep_last=3")], ranks=ranks)
+            lines = re.findall(r"^digest   losses=([0-9a-f]{16}) weights=([0-9a-f]{16})(.*)$", self.output, re.M)
+            self.assertEqual(len(lines), 1, self.output)
+            return lines[0]
+        whole = digest_of("whole")
+        self.assertEqual(digest_of("ranks", ranks=2), whole)
+        other = digest_of("seed", "--set", "run.seed=5")
+        self.assertTrue(other[0] != whole[0] and other[1] != whole[1], other)
+        # A run that continues ends with the digest of all its steps.
+        os.remove(f"{self.folder}/whole/checkpoints/0000000004.h5")
+        self.assertEqual(digest_of("whole", ranks=2), whole)
+        self.assertIn("start    step=2 ", self.output)
 
     def test_classifiers(self):
         for name, (model, ops) in {"resnet": CLASSIFIER, "convnext": CONVNEXT}.items():

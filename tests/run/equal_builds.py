@@ -175,7 +175,8 @@ class Refused(Exception):
 
 
 def run(program, ranks, args, folder):
-    command = ["mpirun", "-np", str(ranks), program, *args]
+    """program: a path, or a list of words."""
+    command = ["mpirun", "-np", str(ranks), *([program] if isinstance(program, str) else program), *args]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=folder, stdin=subprocess.DEVNULL,
                           timeout=900)
     if done.returncode:
@@ -211,17 +212,16 @@ def rows(folder):
     return out
 
 
-def outcome(program, ranks, deck, folder, captions):
-    """Trains, evaluates, and captions or extracts. Returns the values by name."""
+def outcome(program, ranks, deck, folder, pictures):
+    """Trains, evaluates, and captions `pictures`, a folder, or extracts if it is None. Returns the values by name."""
     run(program, ranks, [deck, "--dir", folder], folder + "/..")
     out = {f"tensor {name}": value for name, value in tensors(f"{folder}/checkpoints/{STEPS:010}.h5").items()}
     out.update({f"row {i}": str(row) for i, row in enumerate(rows(folder))})
     text = run(program, ranks, [deck, "--dir", folder, "--mode", "eval"], folder + "/..")
     for row in json.loads(text.splitlines()[-1])["evaluations"]:
         out[f"evaluation {row['eval']}"] = str({k: v for k, v in row.items() if not APART.match(k)})
-    if captions:
-        images = os.path.join(os.path.dirname(os.path.dirname(folder)), "data", "pictures")
-        text = run(program, ranks, [deck, images, "--dir", folder, "--mode", "caption"], folder + "/..")
+    if pictures:
+        text = run(program, ranks, [deck, pictures, "--dir", folder, "--mode", "caption"], folder + "/..")
         out["captions"] = "\n".join(line for line in text.splitlines() if line.startswith("file="))
     else:
         run(program, ranks, [deck, "--dir", folder, "--mode", "extract", "--set", "extract.data=plain"], folder + "/..")
@@ -241,7 +241,8 @@ def check(name, text, ranks, builds, folder, harness):
         os.makedirs(f"{folder}/{build}")
         with open(f"{folder}/{build}.toml", "w") as f:
             f.write(text.format(dir=f"{folder}/{build}", data=data))
-        runs.append(outcome(builds[build], ranks, f"{folder}/{build}.toml", f"{folder}/{build}", "cappa" in name))
+        runs.append(outcome(builds[build], ranks, f"{folder}/{build}.toml", f"{folder}/{build}",
+                            f"{data}/pictures" if "cappa" in name else None))
     wrong = compare(*runs)
     # Both continue the run directory of the build before.
     ends = []
@@ -255,6 +256,20 @@ def check(name, text, ranks, builds, folder, harness):
     if not runs[0] or not ends[0]:
         wrong.append("nothing was compared")
     return wrong, len(runs[0]) + len(ends[0])
+
+
+def make_data(folder, harness):
+    """Makes the shards and the pictures that all decks read."""
+    os.makedirs(f"{folder}/pictures", exist_ok=True)
+    harness.make_shards(folder)
+    with tarfile.open(f"{folder}/images.tar", "w", format=tarfile.USTAR_FORMAT) as tar:
+        for i in range(40):
+            harness.add_member(tar, f"{i:03}.png", harness.png(i))
+            harness.add_member(tar, f"{i:03}.cls", str(i % 5).encode())
+            harness.add_member(tar, f"{i:03}.txt", CLASSES[i % len(CLASSES)].encode())
+    for i in range(5):
+        with open(f"{folder}/pictures/{i}.png", "wb") as f:
+            f.write(harness.png(i))
 
 
 def main():
@@ -277,17 +292,7 @@ def main():
         print("\n".join(decks))
         sys.exit(0 if args.list else f"no case has a name with {' or '.join(args.cases)}")
     folder = args.keep or tempfile.mkdtemp(prefix="equal_builds_")
-    os.makedirs(f"{folder}/data", exist_ok=True)
-    harness.make_shards(f"{folder}/data")
-    with tarfile.open(f"{folder}/data/images.tar", "w", format=tarfile.USTAR_FORMAT) as tar:
-        for i in range(40):
-            harness.add_member(tar, f"{i:03}.png", harness.png(i))
-            harness.add_member(tar, f"{i:03}.cls", str(i % 5).encode())
-            harness.add_member(tar, f"{i:03}.txt", CLASSES[i % len(CLASSES)].encode())
-    os.makedirs(f"{folder}/data/pictures", exist_ok=True)
-    for i in range(5):
-        with open(f"{folder}/data/pictures/{i}.png", "wb") as f:
-            f.write(harness.png(i))
+    make_data(f"{folder}/data", harness)
     builds = {"before": os.path.abspath(args.before), "after": os.path.abspath(args.after)}
     faults = 0
     try:
