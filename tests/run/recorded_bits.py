@@ -22,7 +22,7 @@ def instruction_sets():
 def jobs():
     """Returns (command, run.cpu, ranks) of the runs that must agree."""
     here = [harness.TRAINER]
-    return [(here, cpu, 1) for cpu in instruction_sets()] + [(here, "auto", 2)] + [(OTHER, "auto", 1)] * bool(OTHER)
+    return [(here, cpu, 1) for cpu in instruction_sets()] + [(here, "auto", 2)] + [(OTHER, "auto", 2)] * bool(OTHER)
 
 
 def digest(*parts):
