@@ -8,15 +8,12 @@
 #include "kernels/cpu/gemm_operands.hpp"
 #include "kernels/cpu/parallel.hpp"
 #include "kernels/cpu/portable.hpp"
+#include "kernels/cpu/portable_depthwise.hpp"
 #include "kernels/cpu/portable_product.hpp"
 #include "kernels/cpu/window_lines.hpp"
 
 namespace kernels {
 namespace {
-
-int64_t taps_of(const ConvolutionShape& s) {
-  return s.window.kernel_height * s.window.kernel_width;
-}
 
 void need_type_of_cpus(const View& operand) {
   CHECK(operand.type != DType::f16, "convolutions of f16 are for GPUs");
@@ -99,23 +96,6 @@ class OutputPanels : public PortableOperands {
   View y_;
   int64_t stride_;
 };
-
-// Pixels of one phase of the stride: their rows (columns) see every `stride`-th row (column) of the
-// window. first: the first pixel; taps: how many; last_tap: the largest one.
-struct Phase {
-  int64_t first, pixels, taps, last_tap, first_position;
-};
-Phase phase_of(int64_t first, int64_t size, int64_t kernel, int64_t stride, int64_t padding) {
-  const int64_t rest = (first + padding) % stride;
-  Phase p{};
-  p.first = first;
-  p.pixels = base::ceil_div(size - first, stride);
-  p.taps = rest < kernel ? base::ceil_div(kernel - rest, stride) : 0;
-  p.last_tap = rest + (p.taps - 1) * stride;
-  // Exact: both have the same rest.
-  p.first_position = (first + padding - p.last_tap) / stride;
-  return p;
-}
 
 // dx = positions that see a pixel . weights
 template <class T>
@@ -288,6 +268,7 @@ void run_phase(const ConvolutionBackwardData& a, const float* weights, int64_t g
 void run_portable(const ConvolutionForward& a, Queue& queue) {
   need_type_of_cpus(a.x);
   const ConvolutionShape& s = a.shape;
+  if (is_depthwise(s)) return run_depthwise(a, queue);
   if (s.is_product()) return run_portable(product_of(a), queue);
   const VectorTable& table = vector_table();
   const float* weights = weights_by_tap(a.weight, s, queue);
@@ -312,6 +293,7 @@ void run_portable(const ConvolutionForward& a, Queue& queue) {
 void run_portable(const ConvolutionBackwardData& a, Queue& queue) {
   need_type_of_cpus(a.dy);
   const ConvolutionShape& s = a.shape;
+  if (is_depthwise(s)) return run_depthwise(a, queue);
   const Window& w = s.window;
   if (s.is_product()) return run_portable(product_of(a), queue);
   const VectorTable& table = vector_table();
@@ -339,6 +321,7 @@ void run_portable(const ConvolutionBackwardData& a, Queue& queue) {
 void run_portable(const ConvolutionBackwardWeights& a, Queue& queue) {
   need_type_of_cpus(a.x);
   const ConvolutionShape& s = a.shape;
+  if (is_depthwise(s)) return run_depthwise(a, queue);
   // Outputs are the rows of the product, and the last of few tiles of rows would be half empty.
   constexpr int64_t kManyOutputs = 128;
   if (s.is_product() && s.out >= kManyOutputs) return run_portable(product_of(a), queue);

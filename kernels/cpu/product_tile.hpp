@@ -38,10 +38,19 @@ struct PanelsOfColumns {
   int64_t width, count, length;
 };
 
+// sums[c] = (+=) the sum over k of a[k][c] * b[k][c], for c < count and k < length.
+struct LineProducts {
+  float* sums;
+  const float *const *a, *const *b;  // [length], each of `count` elements
+  int64_t count, length;
+  bool add;
+};
+
 struct ProductLoops {
   int64_t rows, columns;  // of a tile: as many as its sums fit the registers
   int64_t rows_step;      // tiles of fewer rows have a multiple of these
   void (*multiply)(const ProductTile&);
+  void (*multiply_lines)(const LineProducts&);
 };
 
 // Tiles have at most this many rows and columns.

@@ -41,17 +41,18 @@ constexpr ActivationLoops<T> activation_loops() {
 
 template <Log kLog>
 constexpr VectorTable vector_loops(const char* name) {
-  return {.name = name,
-          .f32 = activation_loops<kLog, float>(),
-          .bf16 = activation_loops<kLog, uint16_t>(),
-          .to_bf16 = convert<uint16_t, float>,
-          .from_bf16 = convert<float, uint16_t>,
-          .exp_of = exp_of,
-          .softmax_xent_row = softmax_xent_row<kLog>,
-          .layer_norm_backward = layer_norm_backward,
-          .convolve_tile = kConvolveTile,
-          .product = {kProductRows, kProductColumns, kProductRowsStep, multiply_tile},
-          .pairs = kPairs<uint16_t>};
+  return {
+      .name = name,
+      .f32 = activation_loops<kLog, float>(),
+      .bf16 = activation_loops<kLog, uint16_t>(),
+      .to_bf16 = convert<uint16_t, float>,
+      .from_bf16 = convert<float, uint16_t>,
+      .exp_of = exp_of,
+      .softmax_xent_row = softmax_xent_row<kLog>,
+      .layer_norm_backward = layer_norm_backward,
+      .convolve_tile = kConvolveTile,
+      .product = {kProductRows, kProductColumns, kProductRowsStep, multiply_tile, multiply_lines},
+      .pairs = kPairs<uint16_t>};
 }
 
 }  // namespace

@@ -4,9 +4,15 @@
 
 #include <algorithm>
 
+#include "base/narrow.hpp"
+#include "kernels/convolution.hpp"
 #include "kernels/cpu/product_tile.hpp"
 
 namespace kernels {
+
+inline int64_t taps_of(const ConvolutionShape& s) {
+  return s.window.kernel_height * s.window.kernel_width;
+}
 
 // Places of a window on images. Place (image, y, x) covers `rows` x `columns` pixels; the first one
 // is (y * step + first_y, x * step + first_x). Pixels outside the image are 0. A line is one row of
@@ -67,5 +73,23 @@ class Places {
   int64_t x_, y_;
   const T* image_;
 };
+
+// Pixels of one phase of the stride: their rows (columns) see every `stride`-th row (column) of the
+// window. first: the first pixel; taps: how many; last_tap: the largest one.
+struct Phase {
+  int64_t first, pixels, taps, last_tap, first_position;
+};
+inline Phase phase_of(int64_t first, int64_t size, int64_t kernel, int64_t stride,
+                      int64_t padding) {
+  const int64_t rest = (first + padding) % stride;
+  Phase p{};
+  p.first = first;
+  p.pixels = base::ceil_div(size - first, stride);
+  p.taps = rest < kernel ? base::ceil_div(kernel - rest, stride) : 0;
+  p.last_tap = rest + (p.taps - 1) * stride;
+  // Exact: both have the same rest.
+  p.first_position = (first + padding - p.last_tap) / stride;
+  return p;
+}
 
 }  // namespace kernels
