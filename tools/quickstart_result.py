@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prints what the quickstart's run has learned, beside the ranges of other machines. tools/quickstart starts it:
+"""Prints what the quickstart's run has learned, beside the ranges of other seeds, and whether it has README's bits. tools/quickstart
+starts it:
 
-    python3 tools/quickstart_result.py RUN ENTROPY TOTAL_SECONDS TRAINING_SECONDS [OPTION OF THE TRAINER]...
+    python3 tools/quickstart_result.py RUN DATA TOTAL_SECONDS TRAINING_SECONDS [OPTION OF THE TRAINER]...
 """
 import json
 import os
@@ -10,26 +11,28 @@ import sys
 import run_dir
 
 LOG = "tests/bench/results/2026-11-27-ranges.md"
-# Smallest and largest value of the unchanged deck over seeds and instruction sets. The log has every run; README.md and
-# inputs/emoji.toml state the same ranges.
+# The bits of README's run, and the data that it was trained on. run_readme_test writes the file.
+RECORDED = os.path.join(os.path.dirname(__file__), "../tests/recorded/emoji.json")
+# Smallest and largest value of the unchanged deck over seeds and over roundings, which move values as another seed does. The log
+# has every run; README.md and inputs/emoji.toml state the same ranges.
 RANGES = {
     "validation loss per token": (1.938, 2.080),
     "the same, images shuffled": (2.810, 2.931),
     "loss / unigram entropy": (0.437, 0.469),
     "worth of the image": (0.796, 0.924),
-    "zero-shot accuracy": (0.080, 0.144),
+    "zero-shot accuracy": (0.077, 0.154),
 }
 WANTED = {"val": "perplexity_per_token", "val_shuffled": "perplexity_per_token", "zero_shot": "top1", "captions": "cider_d"}
 GOALS = {"loss / unigram entropy": ("at most", 0.62), "worth of the image": ("at least", 0.5)}
 
 
-def same_experiment(options):
-    """Returns whether the trainer's options change nothing but the folder and the seed."""
+def same_experiment(options, free=("run.dir", "run.cpu", "run.seed")):
+    """Returns whether the trainer's options change nothing but these keys, which do not change the experiment."""
     words = iter(options)
     for word in words:
         name, equals, value = word.partition("=")
         value = value if equals else next(words, "")
-        if name == "--allow-change" or name == "--set" and value.partition("=")[0].strip() not in ("run.dir", "run.seed"):
+        if name == "--allow-change" or name == "--set" and value.partition("=")[0].strip() not in free:
             return False
     return True
 
@@ -57,11 +60,28 @@ def lines_of(values, compare):
         between = ""
         if compare:
             low, high = RANGES.get(name, (None, None))
-            between = f"{'' if low is None else f'on other machines: {low:.3f} to {high:.3f}':<37}"
+            between = f"{'' if low is None else f'other seeds: {low:.3f} to {high:.3f}':<31}"
             if low is not None and far_outside(name, value):
                 note = "FAR OUTSIDE   " + note
         out.append(f"  {name:<32}{value:.3f} {unit:<7}{between}{note}")
     return out
+
+
+def bits(run, files, options):
+    """Returns a sentence about the run's bits, and whether they should be README's and are not. files: hashes of the data's files."""
+    try:
+        with open(RECORDED, encoding="utf-8") as file:
+            recorded = json.load(file)
+    except OSError:
+        return "", False
+    digest = run_dir.digest_of(run)
+    if digest is None or not same_experiment(options, ("run.dir", "run.cpu")):
+        return "", False
+    if any(files.get(name) != sha for name, sha in recorded["data"].items()):
+        return "The images or captions of this system's packages differ from those of README.md, so the values differ, too.", False
+    if list(digest) == [recorded["losses"], recorded["weights"]]:
+        return "All losses and weights are those of README.md's run, to the last bit.", False
+    return "The deck and the data are those of README.md, but losses and weights are not: a fault worth reporting.", True
 
 
 def last_rows(run):
@@ -88,8 +108,11 @@ def files_of(run, last):
         sys.exit(f"error: {error}: a file of an evaluator is missing; tools/quickstart with another --dir makes it again")
 
 
-def main(run, entropy, total, trained, *options):
-    entropy, last, compare = float(entropy), last_rows(run), same_experiment(options)
+def main(run, data, total, trained, *options):
+    last, compare = last_rows(run), same_experiment(options)
+    with open(os.path.join(data, "summary.json"), encoding="utf-8") as file:
+        summary = json.load(file)
+    entropy = summary["unigram_entropy_nats"]
     classes, captions = files_of(run, last)
     val, shuffled = (last[name]["perplexity_per_token"] for name in ("val", "val_shuffled"))
     values = {
@@ -102,6 +125,9 @@ def main(run, entropy, total, trained, *options):
     }
     print(f"Result after {last['val']['step']} steps ({total} s in total, {trained} s of training):")
     print("\n".join(lines_of(values, compare)))
+    sentence, wrong = bits(run, summary.get("files", {}), options)
+    if sentence and not wrong:
+        print(sentence)
     print("Captions of validation images, generated and true:")
     width = max(len(row["caption"]) for row in captions)
     for row in captions:
@@ -118,9 +144,11 @@ def main(run, entropy, total, trained, *options):
     if not compare:
         return
     sys.stdout.flush()
+    if wrong:
+        print(f"warning: {sentence}", file=sys.stderr)
     for name in RANGES:
         if far_outside(name, values[name][0]):
-            print(f"warning: '{name}' is far outside what other machines gave. Rounding does not explain that; {LOG} lists their runs",
+            print(f"warning: '{name}' is far outside what other seeds gave; {LOG} lists their runs",
                   file=sys.stderr)
     if "MISSED" in [verdict(name, value) for name, (value, *_) in values.items()]:
         sys.exit("error: the run finished but missed a goal (above); with an unchanged deck this is a bug worth reporting")

@@ -85,6 +85,16 @@ def end_of_log(run):
         return
 
 
+def digest_of(run):
+    """Returns (losses, weights), the digests at the end of the newest attempt that finished the run, or None."""
+    for text in end_of_log(run):
+        if text.startswith("trainer "):
+            return None     # another attempt began
+        if found := re.match(r"digest +losses=([0-9a-f]+) weights=([0-9a-f]+)$", text):
+            return found.groups()
+    return None
+
+
 def last_words(run):
     """Returns the exit code that the newest attempt wrote to its log, or None."""
     for text in end_of_log(run):

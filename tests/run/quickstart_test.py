@@ -15,7 +15,7 @@ import place
 
 QUICKSTART = os.path.join(harness.SOURCE, "tools", "quickstart")
 SMALL = ("--set", "model.encoder.depth=1", "--set", "model.decoder.depth=1",
-         "--set", "train.global_batch=8", "--set", "train.micro_batch=4", "--set", "data.val.limit=40")
+         "--set", "train.global_batch=8", "--set", "train.micro_batch=4", "--set", "determinism.slices=4", "--set", "data.val.limit=40")
 LONG = (*SMALL, "--set", "train.total_steps=100000", "--set", "eval.val.every_steps=0", "--set", "eval.val_shuffled.every_steps=0",
         "--set", "log.console_every_steps=1")
 
@@ -112,8 +112,8 @@ class Quickstart(harness.RunTest):
 class Result(harness.RunTest):
     """tools/quickstart_result.py alone, on a made run."""
 
-    def result(self, val, shuffled, top1, *options):
-        """Returns exit code and output for a run with these values."""
+    def result(self, val, shuffled, top1, *options, files=None, digest=None):
+        """Returns exit code and output for a run with these values, with these hashes of its data and of its bits."""
         for name, row in (("val", {"perplexity_per_token": val}), ("val_shuffled", {"perplexity_per_token": shuffled}),
                           ("zero_shot", {"top1": top1}), ("captions", {"cider_d": 0.7})):
             os.makedirs(f"{self.dir}/eval/{name}/0000000700", exist_ok=True)
@@ -124,16 +124,22 @@ class Result(harness.RunTest):
                            ("eval/captions/0000000700/captions.jsonl", '{"caption": "a", "references": ["b", "c"]}\n')):
             with open(f"{self.dir}/{name}", "w", encoding="utf-8") as f:
                 f.write(text)
-        done = subprocess.run(["/usr/bin/python3", harness.SOURCE + "/tools/quickstart_result.py", self.dir, "4.436", "60", "50", *options],
+        with open(f"{self.data}/summary.json", "w", encoding="utf-8") as f:
+            json.dump({"unigram_entropy_nats": 4.436, "files": files or {}}, f)
+        os.makedirs(f"{self.dir}/logs", exist_ok=True)
+        with open(f"{self.dir}/logs/rank00000.log", "w", encoding="utf-8") as f:
+            f.write("12:00:00 digest   losses={} weights={}\n".format(*digest) if digest else "")
+        done = subprocess.run(["/usr/bin/python3", harness.SOURCE + "/tools/quickstart_result.py", self.dir, self.data, "60", "50",
+                               *options],
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=harness.GUARD)
         return done.returncode, done.stdout
 
-    def test_values_beside_those_of_other_machines(self):
+    def test_values_beside_those_of_other_seeds(self):
         low, high = harness.loaded("quickstart_result.py").RANGES["validation loss per token"]
         for options in ((), ("--dir", "runs/x", "--set=run.seed=7")):
             code, output = self.result(low, low + 0.85, 0.1, *options)
             self.assertEqual(code, 0, output)
-            self.assertIn(f"validation loss per token       {low:.3f} nats   on other machines: {low:.3f} to {high:.3f}", output)
+            self.assertIn(f"validation loss per token       {low:.3f} nats   other seeds: {low:.3f} to {high:.3f}", output)
             self.assertNotRegex(output, "FAR OUTSIDE|MISSED|warning")
         # A little outside may be rounding. Far outside is a fault, also on the good side.
         width = high - low
@@ -149,7 +155,22 @@ class Result(harness.RunTest):
         # Another experiment is compared with nothing.
         code, output = self.result(9.0, 9.1, 0.0, "--set", "train.total_steps=9")
         self.assertEqual(code, 0, output)
-        self.assertNotRegex(output, "other machines|FAR OUTSIDE|warning|error")
+        self.assertNotRegex(output, "other seeds|FAR OUTSIDE|warning|error")
+
+    def test_bits_beside_those_of_the_record(self):
+        with open(harness.loaded("quickstart_result.py").RECORDED, encoding="utf-8") as f:
+            recorded = json.load(f)
+        good, bits = recorded["data"], (recorded["losses"], recorded["weights"])
+        self.assertIn("tokenizer.model", good)
+        same = "All losses and weights are those of README.md's run, to the last bit."
+        self.assertIn(same, self.result(2.0, 2.85, 0.1, files=good, digest=bits)[1])
+        self.assertIn(same, self.result(2.0, 2.85, 0.1, "--dir", "runs/x", "--set", "run.cpu=avx2", files=good, digest=bits)[1])
+        self.assertIn("packages differ", self.result(2.0, 2.85, 0.1, files={**good, "val-000.tar": "0"}, digest=bits)[1])
+        for other in ((bits[1], bits[1]), (bits[0], bits[0])):
+            self.assertIn("warning: The deck and the data are those of README.md, but losses and weights are not",
+                          self.result(2.0, 2.85, 0.1, files=good, digest=other)[1])
+        for options, digest in ((("--set", "run.seed=1"), bits), ((), None)):
+            self.assertNotRegex(self.result(2.0, 2.85, 0.1, *options, files=good, digest=digest)[1], "README|warning")
 
     def test_pages_state_the_same_ranges(self):
         for name, (low, high) in harness.loaded("quickstart_result.py").RANGES.items():
