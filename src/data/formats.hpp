@@ -4,10 +4,13 @@
 // library, and names the library.
 #pragma once
 
+#include <string>
+
 namespace data {
 
 bool built_with_gif();
 bool built_with_webp();
 bool built_with_sentencepiece();
+std::string png_version();  // of the library that the process has loaded
 
 }  // namespace data

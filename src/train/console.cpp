@@ -45,13 +45,19 @@ std::string build_features() {
 }
 
 std::string library_features() {
-  std::string text;
-  for (auto [name, built] : {std::pair{"gif", data::built_with_gif()},
-                             {"webp", data::built_with_webp()},
-                             {"sentencepiece", data::built_with_sentencepiece()},
-                             {"archive", checkpoint::built_with_archive()},
-                             {"lzf", io::built_with_lzf()}})
-    text += fmt::format("{}{}={}", text.empty() ? "" : " ", name, built ? "yes" : "no");
+  struct Library {
+    const char *name, *version;
+    bool built;
+  };
+  std::string text = "png=" + data::png_version();
+  for (const Library& l :
+       {Library{"jpeg", kJpegVersion, true},
+        {"gif", "", data::built_with_gif()},
+        {"webp", kWebpVersion, data::built_with_webp()},
+        {"sentencepiece", kSentencepieceVersion, data::built_with_sentencepiece()},
+        {"archive", "", checkpoint::built_with_archive()},
+        {"lzf", "", io::built_with_lzf()}})
+    text += fmt::format(" {}={}", l.name, !l.built ? "no" : *l.version ? l.version : "yes");
   return text;
 }
 

@@ -71,6 +71,7 @@ job::Facts provenance_of(Attempt& attempt) {
   here["program.build"] = build_features();
   here["library.mpi"] = comm::mpi_version();
   here["library.hdf5"] = io::hdf5_version();
+  here["library.data"] = library_features();
   here["deck.digest"] = job.deck().digest();
   here["deck.file"] = attempt.start.deck_path;
   here["data.training"] = attempt.state.data;

@@ -76,6 +76,7 @@ void print_start(Attempt& attempt, const ExchangeTimes& exchanges, const host::P
   const data::Mixture& data = job.data();
   const bool same_bits = recipe.determinism.mesh();
   log::line("{}", version_line());
+  log::line("built    {}  {}", build_features(), library_features());
   log::line("deck     {} sha256={} overrides={}  everything resolved: {}/deck.resolved.toml",
             attempt.start.deck_path, job.deck().digest().substr(0, 8), attempt.start.overrides,
             recipe.run.dir);

@@ -38,6 +38,7 @@ class Anywhere(ssl_harness.SelfSupervised, harness.RunTest):
                               stdin=subprocess.DEVNULL, cwd=self.folder)
         self.assertEqual(done.returncode, 0, done.stdout)
         self.assertIn("determinism=anywhere", done.stdout)
+        self.assertRegex(done.stdout, r"(?m)^built    build=.* onednn=.* png=1.* jpeg=.* sentencepiece=")
         rows = self.rows(folder=folder)
         out = {str(row["step"]): digest(*(repr(row.get(key)) for key in ("loss", "l2_grads", "l2_updates", "l2_params")))[:8]
                for row in rows}

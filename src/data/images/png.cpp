@@ -8,6 +8,7 @@
 
 #include "base/error.hpp"
 #include "base/span.hpp"
+#include "data/formats.hpp"
 #include "data/images/decode.hpp"
 
 namespace data {
@@ -82,6 +83,8 @@ bool read_pixels(Job& job, uint8_t* out, int64_t width, int64_t height) {
 }
 
 }  // namespace
+
+std::string png_version() { return png_get_libpng_ver(nullptr); }
 
 Array decode_png(const Bytes& file) {
   const base::Span span("decode a PNG", base::SpanKind::load);
