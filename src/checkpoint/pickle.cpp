@@ -2,6 +2,7 @@
 #include "checkpoint/pickle.hpp"
 
 #include <algorithm>
+#include <charconv>
 #include <cstring>
 #include <map>
 
@@ -104,6 +105,15 @@ class Machine {
     for (size_t i = digits.size(); i-- > 0;) n = n << 8 | uint8_t(digits[i]);
     push_number(int64_t(n));
   }
+  // Python 2 writes numbers of more than 32 bits so, such as the keys of optimizers' states.
+  void push_decimal() {
+    const std::string digits = line();
+    int64_t n = 0;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), n);
+    if (error != std::errc() || end != digits.data() + digits.size())
+      refuse("is a damaged pickle: a number is not one of 64 bits");
+    push_number(n);
+  }
   void push_list(std::vector<PickleIndex> items) {
     push({.kind = Kind::list, .items = std::move(items)});
   }
@@ -185,6 +195,7 @@ class Machine {
         {'N', [](Machine& m) { m.push({}); }},
         {0x88, [](Machine& m) { m.push_number(1); }},
         {0x89, [](Machine& m) { m.push_number(0); }},
+        {'I', [](Machine& m) { m.push_decimal(); }},
         {'J', [](Machine& m) { m.push_number(int32_t(uint32_t(m.little(4)))); }},
         {'K', [](Machine& m) { m.push_number(m.byte()); }},
         {'M', [](Machine& m) { m.push_number(int64_t(m.little(2))); }},

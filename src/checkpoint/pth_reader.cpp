@@ -71,6 +71,9 @@ const std::map<std::string, Elements, std::less<>>& types_of_bytes() {
       {"torch.float8_e5m2", {"float8_e5m2", 1, {}}},
       {"torch.float8_e4m3fnuz", {"float8_e4m3fnuz", 1, {}}},
       {"torch.float8_e5m2fnuz", {"float8_e5m2fnuz", 1, {}}},
+      {"torch.float8_e8m0fnu", {"float8_e8m0fnu", 1, {}}},
+      {"torch.float4_e2m1fn_x2", {"float4_e2m1fn_x2", 1, {}}},
+      {"torch.complex32", {"complex32", 4, {}}},
   };
   return all;
 }
@@ -83,6 +86,8 @@ bool is_harmless(std::string_view name) {
       "torch._utils._rebuild_tensor_v3",
       "torch._utils._rebuild_parameter",
       "torch._utils._rebuild_parameter_with_state",
+      "torch._tensor._rebuild_from_type_v2",
+      "torch.Tensor",
       "torch.Size",
       "torch.int8",
       "torch.uint8",
@@ -173,21 +178,29 @@ class PthReader : public WeightFile {
     if (root.empty()) refuse("is a zip archive that torch.save did not write: data.pkl is missing");
     if (members.contains(root + "constants.pkl"))
       refuse("is a TorchScript program: save the state_dict of the model with torch.save");
+    auto stored = [&](const ZipMember& m) {
+      if (!m.begins)
+        refuse(
+            fmt::format("{} is compressed, which torch.save never does: unpack the archive, and "
+                        "pack it with zip -0",
+                        base::quoted(m.name)));
+    };
     auto all_of = [&](const ZipMember& m) {
-      if (!m.begins) refuse(fmt::format("{} is compressed, which torch.save never does", m.name));
+      stored(m);
       if (m.bytes > kLongestPickle) refuse(fmt::format("{} has {} bytes", m.name, m.bytes));
       return text_at(*m.begins, m.bytes);
     };
-    if (const auto order = members.find(root + "byteorder");
-        order != members.end() && all_of(order->second) != "little")
-      refuse(
-          "holds numbers with the most significant byte first: save it on a little-endian machine");
+    if (const auto order = members.find(root + "byteorder"); order != members.end()) {
+      const std::string says = all_of(order->second);
+      turned_ = says == "big";
+      if (!turned_ && says != "little")
+        refuse(fmt::format("has the unknown order of bytes {}", base::quoted(says, 40)));
+    }
     pickle_ = parse_pickle(all_of(members.at(root + "data.pkl")), is_harmless);
     for (const auto& [name, member] : members) {
       const std::string folder = root + "data/";
       if (!name.starts_with(folder)) continue;
-      if (!member.begins)
-        refuse(fmt::format("{} is compressed, which torch.save never does", base::quoted(name)));
+      stored(member);
       storages_[name.substr(folder.size())] = {*member.begins, member.bytes};
     }
   }
@@ -286,16 +299,21 @@ class PthReader : public WeightFile {
       if (k.kind == Kind::number) below(std::to_string(k.number), item);
     }
     if (v.kind != Kind::call) return;
-    const std::string& called = pickle_[v.items[0]].text;
-    const std::vector<PickleIndex>& arguments = pickle_[v.items[1]].items;
-    if (called == "collections.OrderedDict" && !arguments.empty()) {  // Python 2: a list of pairs
-      for (const PickleIndex pair : pickle_[arguments[0]].items)
+    const std::string* called = &pickle_[v.items[0]].text;
+    const std::vector<PickleIndex>* arguments = &pickle_[v.items[1]].items;
+    // A tensor with attributes: (what rebuilds it, its class, the arguments of that, attributes).
+    if (*called == "torch._tensor._rebuild_from_type_v2" && arguments->size() >= 3) {
+      called = &pickle_[(*arguments)[0]].text;
+      arguments = &pickle_[(*arguments)[2]].items;
+    }
+    if (*called == "collections.OrderedDict" && !arguments->empty()) {  // Python 2: a list of pairs
+      for (const PickleIndex pair : pickle_[(*arguments)[0]].items)
         if (const auto& two = pickle_[pair].items; two.size() == 2)
           below(pickle_[two[0]].text, two[1]);
-    } else if (called.starts_with("torch._utils._rebuild_parameter") && !arguments.empty()) {
-      visit(arguments[0], name, depth + 1);
-    } else if (called.starts_with("torch._utils._rebuild_tensor")) {
-      list(name, called, arguments);
+    } else if (called->starts_with("torch._utils._rebuild_parameter") && !arguments->empty()) {
+      visit((*arguments)[0], name, depth + 1);
+    } else if (called->starts_with("torch._utils._rebuild_tensor")) {
+      list(name, *called, *arguments);
     }
   }
 
@@ -369,8 +387,14 @@ class PthReader : public WeightFile {
     if (place_->in_rows) {
       file_.read_at(to, bytes, place_->begins + at_);
       at_ += bytes;
-      return;
+    } else {
+      gather(to, bytes);
     }
+    if (turned_)
+      for (char* end = to + bytes; to < end; to += place_->size)
+        std::reverse(to, to + place_->size);
+  }
+  void gather(char* to, int64_t bytes) {
     for (; bytes > 0; bytes -= place_->size, to += place_->size) {
       std::copy_n(spread_.data() + at_ * place_->size, place_->size, to);
       for (size_t axis = index_.size(); axis-- > 0;) {
@@ -391,6 +415,7 @@ class PthReader : public WeightFile {
   };
   io::File file_;
   Pickle pickle_;
+  bool turned_ = false;                      // the most significant byte of a number comes first
   std::map<std::string, Storage> storages_;  // by key
   int64_t visits_ = 0;
   std::set<std::string> names_;

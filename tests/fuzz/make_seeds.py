@@ -204,8 +204,9 @@ write("weights", "st_outside", safetensors({"a": entry("F32", [1 << 40, 1 << 40]
 write("weights", "st_twice", safetensors('{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"U8"}}', b"x"))
 write("weights", "st_deep", safetensors('{"a":' + "[" * 40 + "]" * 40 + "}", b""))
 write("weights", "st_short", struct.pack("<Q", 1 << 50) + b"{}")
-for path in sorted((CORPUS.parent.parent / "data/pth").glob("torch1.13_*.pth")):
-    write("weights", path.stem, path.read_bytes())
+for pattern in ("torch1.13_*", "torch1.0_training*", "torch2.15_marked*"):
+    for path in sorted((CORPUS.parent.parent / "data/pth").glob(pattern + ".pth")):
+        write("weights", path.stem, path.read_bytes())
 write("weights", "pth_hostile", npz({"a/data.pkl": b"\x80\x02cposix\nsystem\n\x8c\x04true\x85R."}))
 
 # ---- images
