@@ -55,6 +55,8 @@ class AnywhereEvaluations(harness.RunTest):
         out = {}
         for name, value in sorted(found.items()):
             kind = "_".join(name.split()[:2] if name.startswith("evaluation") else name.split()[:1])
+            # Captions and features name their images by path, and the folder has another name in each run.
+            value = (value if isinstance(value, bytes) else str(value).encode()).replace(self.data.encode(), b"DATA")
             out[kind] = digest(out.get(kind, ""), name, value)[:12]
         return out
 
