@@ -2,15 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Short runs at determinism.level "anywhere": each instruction set that this CPU has, and each number of ranks, must have in every step
 the digests that tests/recorded/runs.txt holds."""
+import io
 import os
 import re
 import shutil
 import subprocess
+import tarfile
 import unittest
 
 import h5py
 import numpy as np
 import ssl_harness
+from PIL import Image
 
 import harness
 from recorded_bits import Record, digest, instruction_sets, jobs
@@ -20,6 +23,28 @@ CLASSIFIER = ('kind = "classifier"\nimage_size = 16\nnum_classes = 5\ntrunk = { 
               "group_examples = 2 }\n", 'resize(16) | value_range(-1, 1) | keep("image", "label")')
 CONVNEXT = ('kind = "classifier"\nimage_size = 32\nnum_classes = 5\ntrunk = { kind = "convnext", depths = [1, 1, 1, 1], '
             "widths = [8, 8, 16, 16] }\n", 'resize(32) | value_range(-1, 1) | keep("image", "label")')
+RESNET = 'kind = "classifier"\nimage_size = 16\nnum_classes = 5\ntrunk = { kind = "resnet", depth = 18, width = 4, OTHERS }\n'
+# Optimizers, ops of data and parts of models that the other decks leave out: the tables of [model], what follows `decode`, and the
+# optimizer. The ViT has 9 patches, so that their mean is no division by a power of two.
+OTHERS = {
+    "vit_lion_muon": (
+        'kind = "classifier"\nimage_size = 24\nnum_classes = 5\nmixup = { p = 0.3, group = 2 }\ntrunk = { kind = "vit", patch = 8, '
+        'depth = 2, width = 24, mlp = 40, heads = 2, pool = "gap", posemb = "rope", swiglu = true, layer_scale = 0.1 }\n',
+        'resize(27) | random_resized_crop(24) | color_jitter(0.4, 0.4, 0.4, 0.2) | gaussian_blur(1) | value_range(-1, 1) '
+        '| keep("image", "label")',
+        'kind = "lion"\nlearning_rate = 0.003\nweight_decay = 0.01\n[[optimizer.rule]]\nmatch = ".*block_[0-9]+/.*/kernel"\n'
+        'kind = "muon"\n[[optimizer.rule]]\nmatch = ".*"\n'),
+    "convnext_drop_path": (
+        'kind = "classifier"\nimage_size = 16\nnum_classes = 5\ntrunk = { kind = "convnext", depths = [1, 2], widths = [8, 12], '
+        'drop_path = 0.2 }\n', ssl_harness.ONE, 'kind = "adamw"\nlearning_rate = 0.003\nweight_decay = 0.05\n'),
+    "resnet_group_rmsprop": (
+        RESNET.replace("OTHERS", 'norm = "group", norm_groups = 2'), ssl_harness.ONE,
+        'kind = "rmsprop"\nlearning_rate = 0.003\nmomentum = 0.9\ncentered = true\nclip_norm = 0.5\n'),
+    "resnet_lars": (
+        RESNET.replace("OTHERS", "group_examples = 2"), ssl_harness.ONE,
+        'kind = "sgd"\nlearning_rate = 0.2\nmomentum = 0.9\nnesterov = true\nweight_decay = 0.01\ndecay_form = "gradient"\n'
+        'trust = { rule = "lars", coefficient = 0.01 }\n'),
+}
 
 
 class Anywhere(ssl_harness.SelfSupervised, harness.RunTest):
@@ -88,6 +113,20 @@ class Anywhere(ssl_harness.SelfSupervised, harness.RunTest):
         for name, (model, ops) in {"resnet": CLASSIFIER, "convnext": CONVNEXT}.items():
             self.good = ssl_harness.DECK.format(dir=self.dir, data=self.data, model=model, ops=ops)
             self.check(name)
+
+    def test_other_optimizers_and_parts(self):
+        """The images have no flat parts, so that a rounding of a resize or of a colour reaches a byte."""
+        with tarfile.open(self.data + "/images.tar", "w", format=tarfile.USTAR_FORMAT) as tar:
+            for i in range(40):
+                pixels, png = (np.arange(40 * 40 * 3) * (7919 + 2 * i) % 1009 % 256).astype(np.uint8).reshape(40, 40, 3), io.BytesIO()
+                Image.fromarray(pixels).save(png, "PNG")
+                harness.add_member(tar, f"{i:03}.png", png.getvalue())
+                harness.add_member(tar, f"{i:03}.cls", str(i % 5).encode())
+        for name, (model, ops, optimizer) in OTHERS.items():
+            with self.subTest(name):
+                self.good = ssl_harness.DECK.format(dir=self.dir, data=self.data, model=model, ops=ops)
+                self.good = self.changed(('kind          = "sgd"\nlearning_rate = 0.05\nmomentum      = 0.9\n', optimizer))
+                self.check(name)
 
     def test_self_supervised(self):
         for name in ssl_harness.KINDS:

@@ -379,8 +379,8 @@ class LoopDigests {
   Digests& to_;
 };
 
-inline void add_softmax(const VectorTable& table, int64_t n, Odd odd, Digest& d) {
-  const auto x = numbers<float>(n, 50, odd, true);
+inline void add_softmax(const VectorTable& table, int64_t n, Odd odd, bool wide, Digest& d) {
+  const auto x = numbers<float>(n, 50, odd, wide);
   for (const float off : {0.0f, 0.01f})
     for (const bool gradient : {false, true})
       for (const int64_t label : {n / 2, int64_t{-1}}) {
@@ -460,7 +460,8 @@ inline Digests digests_of(const VectorTable& table) {
       out["from_bf16"].add(y);
       table.exp_of(y, x, n);
       out["exp_of"].add(y);
-      add_softmax(table, n, odd, out["softmax_xent_row"]);
+      for (const bool wide : {false, true})  // one number makes the sum of wide ones
+        add_softmax(table, n, odd, wide, out["softmax_xent_row"]);
       add_layer_norm(table, n, odd, out["layer_norm_backward"]);
     }
   Array<float> powers(kMany);
