@@ -26,8 +26,9 @@ struct Plan {
   device::PlannedCalls calls;  // of all ops of one step on one rank
   StepTraffic traffic;
   int64_t checkpoint_bytes = 0, dataset_bytes = 0;
-  std::vector<std::string> parameters;  // lines of a table; none unless plan.parameters
-  std::string graph;                    // of a step, in DOT; "" unless asked for
+  std::vector<std::string> classes, features;  // lines (plan_data.hpp)
+  std::vector<std::string> parameters;         // lines of a table; none unless plan.parameters
+  std::string graph;                           // of a step, in DOT; "" unless asked for
 };
 Plan make_plan(const train::Recipe& recipe, config::Deck& deck, int ranks,
                const std::string& mesh_selector, bool graph = false);
