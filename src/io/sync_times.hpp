@@ -7,7 +7,7 @@
 namespace io {
 
 // Begins to write these bytes of the page cache to the disk, if the system can, and does not wait
-// for the disk. File::sync reports losses.
+// for the disk. File::sync reports what is lost later.
 void start_writeback(const File& file, int64_t offset, int64_t bytes);
 
 // Returns the seconds that the calling thread has spent to sync files and directories so far.
