@@ -40,6 +40,14 @@ void RankedBits::set(int64_t i) {
       .fetch_or(uint64_t{1} << (i % 64), std::memory_order_relaxed);
 }
 
+void RankedBits::set_all(std::span<const int64_t> bits) {
+  constexpr size_t kAhead = 16;
+  for (size_t i = 0; i < bits.size(); ++i) {
+    if (i + kAhead < bits.size()) __builtin_prefetch(&own_[size_t(bits[i + kAhead] / 64)], 1);
+    set(bits[i]);
+  }
+}
+
 void RankedBits::flip_all() {
   for (int64_t w = 0; w < int64_t(words_.size()); ++w) {
     const int64_t rest = size_ - w * 64;

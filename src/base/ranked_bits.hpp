@@ -29,6 +29,8 @@ class RankedBits {
 
   // Any thread may call it, until count() is called.
   void set(int64_t i);
+  // Sets many bits in any order. Their memory is asked for in advance.
+  void set_all(std::span<const int64_t> bits);
   void flip_all();
   // Call it once, after the bits are set. The functions below need it.
   void count();

@@ -6,6 +6,7 @@
 #include "base/span.hpp"
 #include "checkpoint/driver.hpp"
 #include "checkpoint/restore.hpp"
+#include "io/sync_times.hpp"
 
 namespace checkpoint {
 namespace {
@@ -15,7 +16,8 @@ namespace {
 // in calls of 1 MiB).
 class Writer {
  public:
-  Writer(io::File& file, const FileLayout& layout) : file_(file) {
+  Writer(io::File& file, const FileLayout& layout, WrittenUpTo& written)
+      : file_(file), written_(written) {
     for (auto [begin, end] : layout.gaps())
       if (end - begin <= int64_t(sizeof kZeros)) gaps_[begin] = end;
   }
@@ -38,6 +40,8 @@ class Writer {
     base::Span span("write", begin_, base::SpanKind::save);
     file_.write_at(std::move(pieces_), begin_);
     pieces_.clear();
+    io::start_writeback(file_, begin_, end_ - begin_);
+    written_.advance(end_);
     begin_ = end_;
   }
 
@@ -52,10 +56,10 @@ class Writer {
       if (end_ % kPortion == 0) flush();
     }
   }
-  // Writeback is left to the sync. An earlier start slowed the writes by more than it gained.
   static constexpr int64_t kPortion = 32 << 20;
   static constexpr char kZeros[16 << 10] = {};
   io::File& file_;
+  WrittenUpTo& written_;
   std::map<int64_t, int64_t> gaps_;
   std::vector<std::string_view> pieces_;
   int64_t begin_ = 0, end_ = 0;  // file range of `pieces_`
@@ -66,8 +70,9 @@ class DirectDriver : public Driver {
   DirectDriver(comm::Comm& comm, const IoLimits& io) : comm_(comm), io_(io) {}
   bool together() const override { return false; }
   io::File create(const std::string& path) const override { return {path, io::File::Mode::create}; }
-  void write(io::File& file, const FileLayout& layout, const std::vector<Piece*>& order) override {
-    Writer writer(file, layout);
+  void write(io::File& file, const FileLayout& layout, const std::vector<Piece*>& order,
+             WrittenUpTo& written) override {
+    Writer writer(file, layout, written);
     for (const Piece* p : order)
       writer.add(p->data, p->end - p->begin, layout.entries[size_t(p->entry)].offset + p->begin);
     writer.flush();

@@ -5,6 +5,8 @@
 //   mpio_driver    through HDF5's MPI-IO driver, by the main threads of all ranks
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -22,7 +24,30 @@ struct Piece {
   int entry;
   int64_t begin, end;  // bytes within the tensor
   const char* data;
-  std::vector<uint64_t> whole;  // hashes of the blocks wholly inside the part, in order
+  std::vector<uint64_t> whole = {};  // hashes of the blocks wholly inside the part, in order
+};
+
+// How far a rank has written its part of a file, for threads that read it back meanwhile.
+class WrittenUpTo {
+ public:
+  // All of the rank's bytes before `offset` are in the file.
+  void advance(int64_t offset) {
+    offset_ = offset;
+    offset_.notify_all();
+  }
+  void fail() { advance(kFailed); }
+  // Waits until the bytes before `offset` are in the file. Returns false if they never will be.
+  bool wait_for(int64_t offset) const {
+    for (int64_t now = offset_; now < offset; now = offset_) {
+      if (now == kFailed) return false;
+      offset_.wait(now);
+    }
+    return true;
+  }
+
+ private:
+  static constexpr int64_t kFailed = -1;
+  std::atomic<int64_t> offset_{0};
 };
 
 class Driver {
@@ -33,9 +58,10 @@ class Driver {
   virtual bool together() const = 0;
   // Makes an empty file. Rank 0 calls, in its main thread if together().
   virtual io::File create(const std::string& path) const = 0;
-  // Writes pieces, which are ordered by their offsets in the file.
-  virtual void write(io::File& file, const FileLayout& layout,
-                     const std::vector<Piece*>& order) = 0;
+  // Writes pieces, which are ordered by their offsets in the file. Unless together(), it tells
+  // `written` how far it is.
+  virtual void write(io::File& file, const FileLayout& layout, const std::vector<Piece*>& order,
+                     WrittenUpTo& written) = 0;
   // Fills this rank's parts and proves them. The main threads of all ranks call. Meanwhile they
   // call `poll`, whose error is thrown on all of them. Returns each rank's reason to refuse the
   // file, "" if it has none. `bytes`: read by this rank.

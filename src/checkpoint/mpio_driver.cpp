@@ -61,7 +61,8 @@ class MpioDriver : public Driver {
     io::H5SharedFile::create(path, sharing_);
     return {path, io::File::Mode::create};
   }
-  void write(io::File& file, const FileLayout& layout, const std::vector<Piece*>& order) override;
+  void write(io::File& file, const FileLayout& layout, const std::vector<Piece*>& order,
+             WrittenUpTo& written) override;
   std::vector<std::string> read(const std::string& path, const Manifest& manifest,
                                 const std::vector<shard::TensorSlice>& tensors,
                                 const comm::Poll& poll, int64_t& bytes) override;
@@ -118,7 +119,8 @@ class MpioDriver::Turns {
   std::vector<int32_t> calls_;  // of each entry
 };
 
-void MpioDriver::write(io::File& file, const FileLayout& layout, const std::vector<Piece*>& order) {
+void MpioDriver::write(io::File& file, const FileLayout& layout, const std::vector<Piece*>& order,
+                       WrittenUpTo& /*written*/) {
   std::vector<size_t> mine;
   std::map<size_t, std::vector<Transfer>> own;
   for (const Piece* p : order)

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstring>
 #include <future>
+#include <limits>
 
 #include "base/log.hpp"
 #include "base/span.hpp"
@@ -209,57 +210,88 @@ void Save::write_together() {
   });
   // The file that is synced later is open before the writes, so that none of their errors is lost.
   comm::together(comm_, [&] { file_ = open(); });
-  comm::together(comm_, [&] { driver_->write(file_, layout_, by_offset()); });
+  WrittenUpTo all;
+  comm::together(comm_, [&] { driver_->write(file_, layout_, by_offset(), all); });
 }
+
+// Blocks [first, end) of a piece's tensor, which one thread reads back.
+struct Save::Proof {
+  Piece* piece;
+  int64_t first, end;
+};
 
 void Save::write() {
   const std::vector<Piece*> order = by_offset();
+  const std::vector<Proof> proofs = proofs_of(order);
   std::future<void> made;
   if (!together()) {
     file_ = open();
     if (comm_.rank() == 0 && structure_.empty())
       made = base::async("make file", [this] { make(); });
-    driver_->write(file_, layout_, order);
   }
   io::File file = std::move(file_);
   // With MPI-IO, other ranks may write this rank's bytes. These appear once the file is opened
   // anew.
   const io::File anew = together() ? io::File(temporary(), io::File::Mode::read) : io::File();
   const io::File& shown = together() ? anew : file;
-  // The sync takes longer than the read-back, so both run at once. Reading after the sync would
-  // prove no more: the page cache (or the client of a network file system) answers both.
-  auto synced = base::async("sync", [&file] {
-    base::Span span("sync a checkpoint", base::SpanKind::save);
-    file.sync();
-  });
+  WrittenUpTo written;
+  // Bytes are read back while the next ones are written, and before memory that is short drops them
+  // from the page cache. Reading after the sync would prove no more: the page cache (or the client
+  // of a network file system) answers both.
   std::atomic<size_t> next{0};
   auto prove_some = [&] {
-    for (size_t i = next++; i < order.size(); i = next++) prove(shown, *order[i]);
+    for (size_t i = next++; i < proofs.size(); i = next++)
+      if (!prove(shown, proofs[i], written)) return;
   };
-  std::vector<std::future<void>> others;
-  for (int64_t i = 1; i < std::min(state_.io.threads, int64_t(order.size())); ++i)
-    others.push_back(base::async("read back", prove_some));
-  prove_some();
-  for (std::future<void>& other : others) other.get();
-  synced.get();
+  std::vector<std::future<void>> provers;
+  for (int64_t i = 0; i < std::min(state_.io.threads, int64_t(proofs.size())); ++i)
+    provers.push_back(base::async("read back", prove_some));
+  try {
+    if (!together()) driver_->write(file, layout_, order, written);
+    written.advance(std::numeric_limits<int64_t>::max());
+    base::Span span("sync a checkpoint", base::SpanKind::save);
+    file.sync();
+  } catch (...) {
+    written.fail();
+    throw;
+  }
+  for (std::future<void>& prover : provers) prover.get();
   if (made.valid()) made.get();
   file.close();
 }
 
-// Reads back this rank's bytes and compares them with memory. Stores the hashes of blocks that this
-// rank wrote as a whole.
-void Save::prove(const io::File& file, Piece& p) const {
+// Sorted by their offsets, so that threads read what was written just before.
+std::vector<Save::Proof> Save::proofs_of(const std::vector<Piece*>& order) const {
+  constexpr int64_t kBlocks = 32;
+  std::vector<Proof> proofs;
+  for (Piece* p : order) {
+    const int64_t end = block_count(p->end), bytes = layout_.entries[size_t(p->entry)].bytes,
+                  whole_end = p->end == bytes ? end : p->end / kBlock;
+    p->whole.resize(size_t(std::max<int64_t>(whole_end - block_count(p->begin), 0)));
+    for (int64_t first = p->begin / kBlock; first < end; first += kBlocks)
+      proofs.push_back({p, first, std::min(first + kBlocks, end)});
+  }
+  return proofs;
+}
+
+// Reads back this rank's bytes of some blocks, once they are written, and compares them with
+// memory. Stores the hashes of blocks that this rank wrote as a whole. Returns false if they are
+// not written.
+bool Save::prove(const io::File& file, const Proof& proof, const WrittenUpTo& written) const {
   std::vector<char> buffer(size_t{kBlock});
+  Piece& p = *proof.piece;
   const Entry& e = layout_.entries[size_t(p.entry)];
-  for (int64_t block = p.begin / kBlock; block * kBlock < p.end; ++block) {
+  for (int64_t block = proof.first; block < proof.end; ++block) {
     int64_t block_begin = block * kBlock, block_end = block_begin + block_bytes(block, e.bytes);
     int64_t begin = std::max(block_begin, p.begin), bytes = std::min(block_end, p.end) - begin;
     const char* meant = p.data + (begin - p.begin);
+    if (!written.wait_for(e.offset + begin + bytes)) return false;
     file.read_at(buffer.data(), bytes, e.offset + begin);
     bool same;
     if (bytes == block_end - block_begin) {
-      p.whole.push_back(base::xxh3(meant, size_t(bytes)));
-      same = base::xxh3(buffer.data(), size_t(bytes)) == p.whole.back();
+      uint64_t& hash = p.whole[size_t(block - block_count(p.begin))];
+      hash = base::xxh3(meant, size_t(bytes));
+      same = base::xxh3(buffer.data(), size_t(bytes)) == hash;
     } else {
       same = std::memcmp(buffer.data(), meant, size_t(bytes)) == 0;
     }
@@ -268,6 +300,7 @@ void Save::prove(const io::File& file, Piece& p) const {
                  "{}: {} reads back differently from what was written (block {} at byte {})",
                  temporary(), e.name, block, e.offset + begin);
   }
+  return true;
 }
 
 std::vector<BlockHash> Save::verify() {

@@ -75,7 +75,9 @@ class Save {
   io::File open() const;
   std::vector<Piece*> by_offset();
   void write_structure(io::File& file) const;
-  void prove(const io::File& file, Piece& piece) const;
+  struct Proof;
+  std::vector<Proof> proofs_of(const std::vector<Piece*>& order) const;
+  bool prove(const io::File& file, const Proof& proof, const WrittenUpTo& written) const;
   std::string temporary() const { return path() + ".tmp"; }
 
   comm::Comm& comm_;

@@ -68,6 +68,14 @@ struct Result {
   bool interrupted = false;          // true: there are no values
 };
 
+// What an evaluation keeps of all images, for plans.
+struct FeatureNeeds {
+  int64_t rows = 0, features = 0;  // of all tables
+  int64_t node_bytes = 0;          // which the ranks of a node share
+  int64_t rank_bytes = 0;          // of each rank, besides
+  int64_t images = 0;              // that the model embeds, over all ranks
+};
+
 class Evaluator {
  public:
   virtual ~Evaluator() = default;
@@ -78,6 +86,12 @@ class Evaluator {
   // key names.
   virtual uint64_t fingerprint(const data::Dataset&) const { return 0; }
   virtual Result run(const Context& context) = 0;
+  // Returns what the evaluator keeps with sets of these sizes, by the keys that name the sets; rows
+  // = 0 if it keeps nothing. What is fitted to features comes on top.
+  virtual FeatureNeeds needs(const models::ForwardPass& /*pass*/,
+                             const std::map<std::string, int64_t>& /*images*/) const {
+    return {};
+  }
 };
 
 // The weights that an evaluation runs on: as trained, their average ([ema]), or both, one after the

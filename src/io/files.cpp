@@ -41,6 +41,11 @@ auto repeat(Call call) {
 thread_local double t_synced_s = 0;
 std::atomic<double> g_longest_sync_s{0};
 
+// File systems without sync_file_range leave all to fsync.
+bool lacks_range_sync(int number) {
+  return number == ENOSYS || number == EINVAL || number == ESPIPE;
+}
+
 // Writes the parts of a large file to the disk, each in a span. One sync of the whole file would
 // take minutes on a slow disk and look like a hang. Returns -1 with errno set if a write was lost.
 // The kernel reports that only once, so a later fsync would succeed.
@@ -53,8 +58,7 @@ int sync_parts(int descriptor) {
   for (int64_t at = 0; at < s.st_size; at += kPart) {
     base::Span span("sync a file from MiB", at >> 20, base::SpanKind::save);
     if (repeat([&] { return ::sync_file_range(descriptor, at, kPart, kWritten); }) == 0) continue;
-    // File systems without the call leave all to fsync.
-    return errno == ENOSYS || errno == EINVAL || errno == ESPIPE ? 0 : -1;
+    return lacks_range_sync(errno) ? 0 : -1;
   }
   return 0;
 }
@@ -260,6 +264,13 @@ void File::truncate(int64_t bytes) {
 void File::sync() {
   note_call("fsync", path_);
   if (timed_sync(descriptor_) < 0) fail_call("sync", path_, errno);
+}
+
+void start_writeback(const File& file, int64_t offset, int64_t bytes) {
+  // It changes no file, so it is none of the calls that tests count.
+  const int result = repeat(
+      [&] { return ::sync_file_range(file.descriptor(), offset, bytes, SYNC_FILE_RANGE_WRITE); });
+  if (result < 0 && !lacks_range_sync(errno)) fail_call("begin to sync", file.path(), errno);
 }
 
 void File::close() {

@@ -11,6 +11,7 @@
 #include "modes/mode.hpp"
 #include "modes/parameter_rows.hpp"
 #include "modes/plan_bounds.hpp"
+#include "modes/plan_data.hpp"
 #include "modes/step_graph.hpp"
 #include "train/job.hpp"
 #include "train/run_state.hpp"
@@ -182,15 +183,20 @@ int run_plan(Call& call) {
             base::with_commas(plan.checkpoint_bytes), gib(plan.checkpoint_bytes),
             base::with_commas(plan.dataset_bytes), recipe.checkpoint.keep_last,
             gib(plan.checkpoint_bytes * recipe.checkpoint.keep_last));
+  if (!plan.lines.classes.empty()) log::line("classes  for which samples are drawn by class");
+  for (const std::string& line : plan.lines.classes) log::line("           {}", line);
+  if (!plan.lines.features.empty())
+    log::line("features that evaluations keep, besides what they fit");
+  for (const std::string& line : plan.lines.features) log::line("           {}", line);
   print_schedules(recipe, plan, *model);
   if (!call.graph.empty()) {
     io::write_file_atomically(call.graph, plan.graph);
     log::line("graph    {}; dot -Tsvg {} draws it", call.graph, call.graph);
   }
-  if (!plan.parameters.empty())
+  if (!plan.lines.parameters.empty())
     log::line(
         "parameters (decay: weight_decay x decay_scale; rate: multiplier of the learning rate)");
-  for (const std::string& line : plan.parameters) log::line("           {}", line);
+  for (const std::string& line : plan.lines.parameters) log::line("           {}", line);
   return 0;
 }
 
@@ -221,7 +227,9 @@ Plan make_plan(const Recipe& recipe, config::Deck& deck, int ranks,
   for (const auto& [name, entry] : engine.ledger().entries()) plan.memory[name] = entry.peak;
   plan.arena_peak = engine.ledger().peak_of("activations");
   std::vector<shard::TensorSlice> state = engine.state();
-  if (recipe.plan.parameters) plan.parameters = parameter_rows(recipe, engine);
+  plan.lines.classes = class_rows(job, ranks);
+  plan.lines.features = feature_rows(job, ranks);
+  if (recipe.plan.parameters) plan.lines.parameters = parameter_rows(recipe, engine);
   plan.dataset_bytes = checkpoint::planned_dataset_bytes(state);
   RunState first(recipe, deck);
   first.step = 1;

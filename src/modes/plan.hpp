@@ -14,6 +14,12 @@ struct StepTraffic {
   comm::Traffic fsdp_gather, fsdp_scatter, fsdp_reduce, replica_reduce;
 };
 
+// Lines of tables.
+struct PlanLines {
+  std::vector<std::string> classes, features;  // plan_data.hpp
+  std::vector<std::string> parameters;         // none unless plan.parameters
+};
+
 struct Plan {
   comm::MeshShape mesh;
   host::DeviceChoice device;
@@ -26,8 +32,8 @@ struct Plan {
   device::PlannedCalls calls;  // of all ops of one step on one rank
   StepTraffic traffic;
   int64_t checkpoint_bytes = 0, dataset_bytes = 0;
-  std::vector<std::string> parameters;  // lines of a table; none unless plan.parameters
-  std::string graph;                    // of a step, in DOT; "" unless asked for
+  PlanLines lines;
+  std::string graph;  // of a step, in DOT; "" unless asked for
 };
 Plan make_plan(const train::Recipe& recipe, config::Deck& deck, int ranks,
                const std::string& mesh_selector, bool graph = false);

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Measures the cost of saves:
-//   mpirun -np N build/tests/checkpoint_bench DECK FOLDER [ROUNDS [files]]
+//   mpirun -np N build/tests/checkpoint_bench DECK FOLDER [ROUNDS [files [WAY,WAY...]]]
 //   1. write and read: checkpoint::save and restore of the deck's whole state by each driver, in
-//     turn with plain MPI-IO of as many bytes. All call fsync, and files leave the page cache
+//     turn with plain writes of as many bytes. All call fsync, and files leave the page cache
 //     before they are read. HDF5's MPI-IO driver is left out if HDF5 is serial.
 //   2. held: time that a save beside training steps holds the main thread, from entry to return
 //     with the commit included, against a memcpy of the copied bytes.
 // With "files" only part 1 runs, and no JSON is printed. Otherwise the last line is JSON. A ratio
 // above 1 means that the checkpoint is faster, or holds the thread for less than allowed.
+// WAY: mpi-io (plain MPI-IO), posix (plain pwritev and preadv), direct, collective, independent;
+// without WAYs all but posix. Ratios are to the first plain one. posix takes the state's own
+// memory, so a state that fills most of the node's memory can be measured with posix,direct.
 #include <fcntl.h>
 #include <mpi.h>
 #include <unistd.h>
@@ -15,8 +18,10 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <utility>
 
 #include "base/clock.hpp"
+#include "base/text.hpp"
 #include "checkpoint/checkpoint.hpp"
 #include "data/stream/host_batch.hpp"
 #include "host/threads.hpp"
@@ -123,91 +128,195 @@ class Training {
   int64_t step_ = 0;
 };
 
-// Part 1: seconds to write and to read the state, by checkpoints and by plain MPI-IO.
+// Part 1: seconds to write and to read the state, by checkpoints and by plain writes.
 struct Way {
+  enum class Kind { mpi_io, posix, checkpoint } kind;
   const char* name;
-  checkpoint::IoLimits io;
-  std::vector<double> write, read;
+  checkpoint::IoLimits io{};
+  std::vector<double> write{}, read{};
+  bool plain() const { return kind != Kind::checkpoint; }
 };
 struct FileTimes {
   int64_t bytes = 0;
   std::vector<Way> ways;
-  Way plain{"plain MPI-IO", {}, {}, {}};
+  // The first plain way, which the others are compared with.
+  const Way& plain() const {
+    for (const Way& way : ways)
+      if (way.plain()) return way;
+    base::fail(base::Exit::config, "name mpi-io or posix among the ways");
+  }
+  const Way& checkpoint() const {
+    for (const Way& way : ways)
+      if (!way.plain()) return way;
+    base::fail(base::Exit::config, "name direct among the ways");
+  }
 };
 
-std::vector<Way> all_ways() {
-  std::vector<Way> ways{{"direct", {}, {}, {}}};
-  if (!io::hdf5_is_parallel()) return ways;
-  checkpoint::IoLimits mpio;
-  mpio.mpio = true;
-  ways.push_back({"mpio, collective", mpio, {}, {}});
-  mpio.collective = false;
-  ways.push_back({"mpio, independent", mpio, {}, {}});
+std::vector<Way> ways_of(const std::string& names) {
+  std::vector<Way> ways;
+  for (const std::string& name : base::split(names, ',')) {
+    checkpoint::IoLimits io;
+    io.mpio = name == "collective" || name == "independent";
+    io.collective = name != "independent";
+    if (name == "mpi-io")
+      ways.push_back({Way::Kind::mpi_io, "plain MPI-IO"});
+    else if (name == "posix")
+      ways.push_back({Way::Kind::posix, "plain POSIX"});
+    else if (name == "direct")
+      ways.push_back({Way::Kind::checkpoint, "direct"});
+    else if (!io.mpio)
+      base::fail(base::Exit::config, "{} is no way: see the top of checkpoint_bench.cpp", name);
+    else if (io::hdf5_is_parallel())
+      ways.push_back(
+          {Way::Kind::checkpoint, io.collective ? "mpio, collective" : "mpio, independent", io});
+  }
   return ways;
 }
 
-FileTimes time_files(comm::Comm& world, const std::string& folder, Training& training,
-                     checkpoint::CheckpointOptions options, int rounds) {
-  // Saves only when asked, as in a run, which plans its file at its start.
-  checkpoint::CheckpointOptions at_once = options;
-  at_once.async = false;
-  checkpoint::Saver blocking(world, folder, at_once);
-  FileTimes times;
-  times.ways = all_ways();
-  times.bytes = blocking.plan(training.state());
-  std::vector<char> mine(size_t(times.bytes / world.size()));
-  for (size_t i = 0; i < mine.size(); ++i) mine[i] = char(i * 2654435761u >> 13);
-  const std::string plain = folder + "/plain.bin";
-  auto remove = [&](const std::string& path) {
-    world.barrier();
-    if (world.rank() == 0) io::remove_file(path);
-    world.barrier();
-  };
+// Writes and reads the state's bytes in each way.
+class FileBench {
+ public:
+  FileBench(comm::Comm& world, std::string folder, Training& training,
+            checkpoint::CheckpointOptions options, const std::string& ways)
+      : world_(world),
+        training_(training),
+        options_(std::move(options)),
+        plain_(folder + "/plain.bin"),
+        folder_(std::move(folder)) {
+    times_.ways = ways_of(ways);
+    // Saves only when asked, as in a run, which plans its file at its start.
+    checkpoint::CheckpointOptions at_once = options_;
+    at_once.async = false;
+    saver_.emplace(world, folder_, at_once);
+    times_.bytes = saver_->plan(training.state());
+    // Memory that nothing has written yet would cost the first read its pages.
+    for (const shard::TensorSlice& tensor : training.tensors())
+      for (const auto& part : tensor.parts)
+        for (int64_t at = 0; at < tensor.view(part).bytes(); at += 512) {
+          volatile char& byte = static_cast<char*>(part.data)[at];
+          byte = byte;
+        }
+  }
+  FileTimes time(int rounds) {
+    for (int round = 0; round < rounds; ++round)
+      for (size_t i = 0; i < times_.ways.size(); ++i) {
+        Way& way = times_.ways[round % 2 ? times_.ways.size() - 1 - i : i];
+        warm();
+        if (way.kind == Way::Kind::mpi_io)
+          by_mpi_io(way);
+        else if (way.kind == Way::Kind::posix)
+          by_posix(way);
+        else
+          by_checkpoint(way);
+        if (world_.rank() == 0)
+          std::fprintf(stderr, "%-20s write %7.2f s, read %7.2f s\n", way.name, way.write.back(),
+                       way.read.back());
+      }
+    return times_;
+  }
+
+ private:
+  void remove(const std::string& path) {
+    world_.barrier();
+    if (world_.rank() == 0) io::remove_file(path);
+    world_.barrier();
+  }
   // On a virtual machine, writing to memory that was idle for a while costs ten times as much. This
-  // warm-up uses the pages of the page cache just before both sides write. The choice of pages is
+  // warm-up uses the pages of the page cache just before each way writes. The choice of pages is
   // still chance, so the best rounds are reported as well.
-  auto warm = [&] {
-    world.barrier();
-    io::File file(plain + ".warm", io::File::Mode::create);
-    file.write_at(mine.data(), int64_t(mine.size()), int64_t(world.rank()) * int64_t(mine.size()));
+  void warm() {
+    constexpr int64_t kMost = int64_t{1} << 30;  // a longer file fills the page cache by itself
+    const int64_t mine = std::min(kMost, times_.bytes / world_.size());
+    const std::vector<char> piece(size_t{8} << 20, 1);
+    world_.barrier();
+    io::File file(plain_ + ".warm", io::File::Mode::update);
+    for (int64_t at = 0; at < mine; at += int64_t(piece.size()))
+      file.write_at(piece.data(), int64_t(piece.size()), world_.rank() * kMost + at);
     file.close();
-    remove(plain + ".warm");
-  };
-  auto by_mpi_io = [&] {
-    warm();
-    times.plain.write.push_back(plain_write(world, plain, mine));
-    evict(world, plain);
-    times.plain.read.push_back(plain_read(world, plain, mine));
-    remove(plain);
-  };
-  auto by_us = [&](Way& way) {
-    warm();
-    world.barrier();
+    remove(plain_ + ".warm");
+  }
+  void by_mpi_io(Way& way) {
+    if (mine_.empty()) {
+      mine_.resize(size_t(times_.bytes / world_.size()));
+      for (size_t i = 0; i < mine_.size(); ++i) mine_[i] = char(i * 2654435761u >> 13);
+    }
+    way.write.push_back(plain_write(world_, plain_, mine_));
+    evict(world_, plain_);
+    way.read.push_back(plain_read(world_, plain_, mine_));
+    remove(plain_);
+  }
+  // Writes the bytes that this rank writes to checkpoints, one after the other.
+  void by_posix(Way& way) {
+    constexpr int64_t kCall = int64_t{256} << 20;  // bytes, if no part is larger
+    std::vector<std::span<char>> parts;
+    int64_t mine = 0;
+    for (const shard::TensorSlice& tensor : training_.tensors())
+      for (const auto& part : tensor.parts)
+        if (const int64_t bytes = tensor.view(part).bytes(); tensor.writes && bytes > 0) {
+          parts.emplace_back(static_cast<char*>(part.data), size_t(bytes));
+          mine += bytes;
+        }
+    const int64_t begin = world_.rank() * world_.max(mine);
+    // Calls move(pieces, offset) for neighbouring parts.
+    auto in_calls = [&](auto move) {
+      std::vector<std::span<char>> pieces;
+      int64_t at = begin, end = begin;
+      for (const std::span<char>& part : parts) {
+        pieces.push_back(part);
+        end += int64_t(part.size());
+        if (end - at < kCall && &part != &parts.back()) continue;
+        move(std::exchange(pieces, {}), at);
+        at = end;
+      }
+    };
+    world_.barrier();
     base::Stopwatch watch;
-    checkpoint::State from = training.state();
+    io::File file(plain_, io::File::Mode::update);
+    in_calls([&](const std::vector<std::span<char>>& pieces, int64_t at) {
+      std::vector<std::string_view> views;
+      for (const std::span<char>& piece : pieces) views.emplace_back(piece.data(), piece.size());
+      file.write_at(std::move(views), at);
+    });
+    CHECK(::fsync(file.descriptor()) == 0, "{}: fsync failed", plain_);
+    file.close();
+    way.write.push_back(world_.max(watch.seconds()));
+    evict(world_, plain_);
+    watch.restart();
+    file = io::File(plain_, io::File::Mode::read);
+    in_calls([&](std::vector<std::span<char>> pieces, int64_t at) {
+      file.read_at(std::move(pieces), at);
+    });
+    way.read.push_back(world_.max(watch.seconds()));
+    remove(plain_);
+  }
+  void by_checkpoint(Way& way) {
+    world_.barrier();
+    base::Stopwatch watch;
+    checkpoint::State from = training_.state();
     from.io = way.io;
-    blocking.begin(from);
-    checkpoint::Saved saved = blocking.finish();
+    saver_->begin(from);
+    checkpoint::Saved saved = saver_->finish();
     CHECK(saved.error.empty(), "{}", saved.error);
-    way.write.push_back(world.max(watch.seconds()));
-    const std::string file = folder + "/" + saved.file;
-    evict(world, file);
-    checkpoint::State into = training.state();
+    way.write.push_back(world_.max(watch.seconds()));
+    const std::string file = folder_ + "/" + saved.file;
+    evict(world_, file);
+    checkpoint::State into = training_.state();
     into.io = way.io;
     watch.restart();
-    options.resume = "must";
-    checkpoint::restore(world, folder, into, options);
-    way.read.push_back(world.max(watch.seconds()));
+    options_.resume = "must";
+    checkpoint::restore(world_, folder_, into, options_);
+    way.read.push_back(world_.max(watch.seconds()));
     remove(file);
-  };
-  for (int round = 0; round < rounds; ++round) {
-    if (round % 2 == 0) by_mpi_io();
-    for (size_t i = 0; i < times.ways.size(); ++i)
-      by_us(times.ways[round % 2 ? times.ways.size() - 1 - i : i]);
-    if (round % 2) by_mpi_io();
   }
-  return times;
-}
+
+  comm::Comm& world_;
+  Training& training_;
+  checkpoint::CheckpointOptions options_;
+  const std::string plain_, folder_;
+  std::optional<checkpoint::Saver> saver_;
+  FileTimes times_;
+  std::vector<char> mine_;  // for MPI-IO
+};
 
 double best(const std::vector<double>& s) { return *std::min_element(s.begin(), s.end()); }
 
@@ -219,14 +328,13 @@ void print(const FileTimes& t) {
   auto ratio = [](const std::vector<double>& ours, const std::vector<double>& plain) {
     return fmt::format("{:.2f} ({:.2f})", best(plain) / best(ours), median(plain) / median(ours));
   };
-  fmt::print("{:.0f} MiB; MB/s and times as fast as plain MPI-IO: best (median) of {}\n",
-             double(t.bytes) / 0x1p20, t.plain.write.size());
+  const Way& plain = t.plain();
+  fmt::print("{:.0f} MiB; MB/s and times as fast as {}: best (median) of {}\n",
+             double(t.bytes) / 0x1p20, plain.name, plain.write.size());
   fmt::print("{:<20}{:>28}{:>30}\n", "", "write, durable, read back", "read, proved by checksums");
-  std::vector<Way> rows = t.ways;
-  rows.push_back(t.plain);
-  for (const Way& way : rows)
+  for (const Way& way : t.ways)
     fmt::print("{:<20}{:>14}{:>14}{:>16}{:>14}\n", way.name, rates(way.write),
-               ratio(way.write, t.plain.write), rates(way.read), ratio(way.read, t.plain.read));
+               ratio(way.write, plain.write), rates(way.read), ratio(way.read, plain.read));
 }
 
 // Part 2: seconds that the main thread is held by a save beside training, of a copy of the same
@@ -270,7 +378,7 @@ HeldTimes time_held(comm::Comm& world, const std::string& folder, Training& trai
 
 void print(const FileTimes& files, const HeldTimes& t, int ranks) {
   const double allowed = 1.2 * median(t.copies) + 0.060;
-  const Way& direct = files.ways.front();
+  const Way &direct = files.checkpoint(), &plain = files.plain();
   std::printf(
       "held %.3f s; a memcpy of the %.0f MiB takes %.3f s, so %.3f s are allowed; a step %.2f s, "
       "%.2f s while saving\n",
@@ -279,14 +387,14 @@ void print(const FileTimes& files, const HeldTimes& t, int ranks) {
   std::printf(
       "{\"bytes\": %lld, \"ranks\": %d, \"write_ratio\": %.3f, \"read_ratio\": %.3f, "
       "\"write_mb_s\": %.0f, \"held_ratio\": %.3f}\n",
-      static_cast<long long>(files.bytes), ranks, best(files.plain.write) / best(direct.write),
-      best(files.plain.read) / best(direct.read), double(files.bytes) / best(direct.write) / 1e6,
+      static_cast<long long>(files.bytes), ranks, best(plain.write) / best(direct.write),
+      best(plain.read) / best(direct.read), double(files.bytes) / best(direct.write) / 1e6,
       allowed / median(t.held));
 }
 
 int run(comm::Session& session, int argc, char** argv) {
   if (argc < 3) {
-    std::fprintf(stderr, "checkpoint_bench DECK FOLDER [ROUNDS [files]]\n");
+    std::fprintf(stderr, "checkpoint_bench DECK FOLDER [ROUNDS [files [WAY,WAY...]]]\n");
     return 2;
   }
   comm::Comm& world = session.world();
@@ -311,8 +419,9 @@ int run(comm::Session& session, int argc, char** argv) {
   if (world.rank() == 0) io::make_directories(folder);
   checkpoint::CheckpointOptions options;
   options.keep_last = 1;
+  const std::string ways = argc > 5 ? argv[5] : "mpi-io,direct,collective,independent";
   const FileTimes files =
-      time_files(world, folder, training, options, argc > 3 ? std::atoi(argv[3]) : 5);
+      FileBench(world, folder, training, options, ways).time(argc > 3 ? std::atoi(argv[3]) : 5);
   if (world.rank() == 0) print(files);
   if (files_alone) return 0;
   options.resume = "must";

@@ -12,6 +12,29 @@ import h5py
 import harness
 
 
+FEATURES = """
+format    = 1
+run       = {{ name = "features", dir = "{folder}/features", device = "cpu", threads = 1 }}
+train     = {{ data = "few", shuffle = "classes", total_steps = 2, global_batch = 8 }}
+model.kind        = "classifier"
+model.image_size  = 8
+model.num_classes = 5
+model.trunk       = {{ kind = "vit", patch = 8, depth = 1, width = 24, mlp = 24, heads = 2, pool = "gap" }}
+optimizer = {{ kind = "adamw", learning_rate = 1e-3 }}
+schedule  = {{ default = {{ kind = "constant" }} }}
+data.few    = {{ kind = "synthetic", examples = 1001, image_size = 8, classes = 5, class_field = "label" }}
+data.tested = {{ kind = "synthetic", examples = 203, image_size = 8, classes = 5 }}
+data.gone.kind       = "webdataset"
+data.gone.path       = "{folder}/nowhere.tar"
+data.gone.fields     = {{ image = "png", label = "cls" }}
+data.gone.preprocess = 'decode | resize(8) | value_range(-1, 1) | keep("image", "label")'
+eval.near   = {{ kind = "knn", data = "tested", train_data = "few", k = [3] }}
+eval.shots  = {{ kind = "fewshot", data = "tested", train_data = "few", shots = [2] }}
+eval.ranks  = {{ kind = "rankme", data = "tested" }}
+eval.top    = {{ kind = "classification", data = "tested" }}
+"""
+
+
 class Plan(harness.RunTest):
     def number(self, pattern):
         found = re.search(pattern, self.output)
@@ -63,6 +86,22 @@ class Plan(harness.RunTest):
                 self.assertGreater(parameters, 2 * 384 * words)
                 part = ranks if way == "sharded" else 1
                 self.assertLess(abs(self.number(r"weights +([\d,]+) bytes") * part / (4 * parameters) - 1), 0.001)
+
+    def test_features_and_classes(self):
+        deck = self.deck(FEATURES.format(folder=self.folder))
+        self.expect(0, args=[deck, "--mode", "plan", "--ranks", 4, "--set", "mesh.fsdp=4"])
+        table = {name: rest for name, rest in re.findall(r"^ +(?:eval|data)\.(\w+): (.*)$", self.output, re.M)}
+        self.assertEqual(set(table), {"few", "near", "shots", "ranks"}, "the classification keeps no features")
+        # A label takes 3 bits, each bit a line of 64 bytes for 512 samples and a count for each line and for all.
+        self.assertIn(f"1,001 samples in 5 classes: {3 * (2 * 64 + 3 * 8)} bytes on each rank; each start reads 1,001 labels", table["few"])
+        kept = {name: [int(n.replace(",", "")) for n in re.findall(r"[\d,]*\d", row)] for name, row in table.items()}
+        images = 1001 + 203
+        self.assertEqual(kept["near"], [1001, 24, 1001 * 25 * 4, 1001 * (1 + 4 + 8), images, -(-images // 4)])
+        self.assertEqual(kept["shots"], [1001, 24, 1001 * 25 * 4, 1001 * (1 + 4), images, -(-images // 4)])
+        self.assertEqual(kept["ranks"], [203, 24, 203 * 24 * 4, 203, 203, 51])
+        lost = FEATURES.format(folder=self.folder).replace('train_data = "few", k', 'train_data = "gone", k')
+        self.expect(0, "eval.near: 24 features of each image; the files of data.gone cannot be read here",
+                    args=[self.deck(lost, "lost.toml"), "--mode", "plan", "--ranks", 2, "--set", "mesh.fsdp=2"])
 
     def graph(self, *args, ranks=4):
         """Returns the plan's graph of a step: labels of work, labels of exchanges, arrows by style."""

@@ -152,6 +152,13 @@ int64_t Classes::sample(uint32_t number, int64_t k) const {
   return begins_[place.piece] + pieces_[place.piece].numbers.place(place.number, k - place.before);
 }
 
+int64_t Classes::bytes() const {
+  int64_t out = 0;
+  for (const ClassPiece& piece : pieces_)
+    out += base::Occurrences::byte_count(piece.numbers.size(), uint32_t(piece.names.size()));
+  return out;
+}
+
 uint64_t Classes::print() const {
   Fingerprint print;
   for (const ClassPiece& piece : pieces_) {

@@ -30,6 +30,7 @@ class Classes {
   const std::vector<std::string>& names() const { return names_; }  // sorted
   const std::vector<int64_t>& sizes() const { return sizes_; }      // samples of each class
   int64_t samples() const { return begins_.back(); }
+  int64_t bytes() const;                     // of the numbers of all samples
   uint32_t of_sample(int64_t sample) const;  // index in names()
   // Returns the k-th sample of a class; k counts from 0.
   int64_t sample(uint32_t number, int64_t k) const;

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <exception>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -75,9 +76,17 @@ struct Drawn {
   const std::stop_token& token;
   Drawn(const Part& part, int64_t all, const std::stop_token& t)
       : order(all), stream(uint64_t(part.seed), "data.subset"), token(t) {}
-  int64_t at(int64_t place) const {
-    if (place % 65536 == 0) base::end_if_asked(token);
-    return order.at(place, stream);
+  // Calls use(samples) for the samples at places [begin, end), in pieces in this order.
+  template <class Use>
+  void pieces(int64_t begin, int64_t end, Use use) const {
+    constexpr int64_t kPiece = 4096;
+    std::vector<int64_t> samples;
+    for (int64_t at = begin; at < end; at += kPiece) {
+      base::end_if_asked(token);
+      samples.resize(size_t(std::min(kPiece, end - at)));
+      order.values(at, samples, stream);
+      use(std::span<const int64_t>(samples));
+    }
   }
 };
 
@@ -89,10 +98,12 @@ base::RankedBits draw_places(const Part& part, const Places& places, int64_t all
   const int64_t inside = places.count();
   const bool rest = inside > all / 2;
   in_parts(rest ? all - inside : inside, context.threads, [&](size_t, int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t place = !rest ? places.begin + i : i < places.begin ? i : i + inside;
-      chosen.set(drawn.at(place));
-    }
+    auto mark = [&](int64_t from, int64_t to) {
+      drawn.pieces(from, to, [&](std::span<const int64_t> samples) { chosen.set_all(samples); });
+    };
+    if (!rest) return mark(places.begin + begin, places.begin + end);
+    mark(begin, std::min(end, places.begin));
+    mark(std::max(begin, places.begin) + inside, end + inside);
   });
   if (rest) chosen.flip_all();
   chosen.count();
@@ -175,16 +186,19 @@ base::RankedBits draw_by_class(const Part& part, const Classes& classes,
                                          std::vector<int64_t>(places.size()));
   if (threads > 1)
     in_parts(all, threads, [&](size_t p, int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) ++seen[p + 1][class_of(drawn.at(i))];
+      drawn.pieces(begin, end, [&](std::span<const int64_t> samples) {
+        for (int64_t sample : samples) ++seen[p + 1][class_of(sample)];
+      });
     });
   for (size_t p = 1; p < seen.size(); ++p)
     for (size_t c = 0; c < places.size(); ++c) seen[p][c] += seen[p - 1][c];
   in_parts(all, threads, [&](size_t p, int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t sample = drawn.at(i);
-      const size_t c = class_of(sample);
-      if (places[c].has(seen[p][c]++)) chosen.set(sample);
-    }
+    drawn.pieces(begin, end, [&](std::span<const int64_t> samples) {
+      for (int64_t sample : samples) {
+        const size_t c = class_of(sample);
+        if (places[c].has(seen[p][c]++)) chosen.set(sample);
+      }
+    });
   });
   chosen.count();
   return chosen;

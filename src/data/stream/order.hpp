@@ -72,6 +72,8 @@ class Order {
   // except with Shuffle::classes and stratified. Constant time, or logarithmic in the number of
   // classes.
   int64_t index(int64_t position) const;
+  // The classes that samples are drawn by; null if they are drawn without.
+  const Classes* classes() const { return by_class_ ? by_class_->classes.get() : nullptr; }
 
  private:
   struct ByClass {

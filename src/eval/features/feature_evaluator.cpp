@@ -31,6 +31,19 @@ void FeatureMethod::answer(const data::Dataset& set, const models::HostBatch& ba
   to[0] = float(label_of(set, batch, i));
 }
 
+FeatureNeeds FeatureMethod::needs(int64_t features,
+                                  const std::map<std::string, int64_t>& images) const {
+  FeatureNeeds out{.features = features};
+  const int64_t trained = train_data.empty() ? 0 : passes() * images.at("train_data"),
+                tested = test_stage().empty() ? 0 : passes() * images.at("data");
+  out.rows = trained + tested;
+  out.node_bytes =
+      out.rows * ((features + answers()) * int64_t(sizeof(float)) + bytes_of_row(features));
+  out.rank_bytes = out.rows * own_bytes_of_row();
+  out.images = out.rows + (asked() > 0 ? images.at("data") : 0);
+  return out;
+}
+
 // Gives all ranks the table of a set. Returns false if the run must stop, as the functions below
 // do.
 bool FeatureMethod::gather(const data::Dataset& set, const std::string& stage, FeatureTable& out) {

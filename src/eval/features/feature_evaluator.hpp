@@ -38,6 +38,8 @@ struct FeatureMethod : config::Table::Variant {
   virtual Features fields(const models::Model& model) const;
   // Error(Exit::data) if the method cannot use a set.
   virtual void check(const data::Dataset& set) const;
+  // Evaluator::needs; features: the width of the tap.
+  FeatureNeeds needs(int64_t features, const std::map<std::string, int64_t>& images) const;
   Result run(const Context& of);
 
  protected:
@@ -47,6 +49,10 @@ struct FeatureMethod : config::Table::Variant {
                       std::span<float> to) const;
   // Bytes that the work on a row needs besides the table.
   virtual int64_t bytes_of_row(int64_t /*features*/) const { return 0; }
+  // Bytes of a row that each rank keeps for itself: that it has written the row, and its label.
+  virtual int64_t own_bytes_of_row() const {
+    return int64_t(sizeof(char)) + (answers() == 1 ? int64_t(sizeof(int32_t)) : 0);
+  }
   // Number of rows of each image in a table; random ops of the set draw anew for each row.
   virtual int64_t passes() const { return 1; }
   // The stage of the journal in which all ranks get the features of `data`; "" if they do not.
@@ -91,6 +97,10 @@ class FeatureEvaluator : public Evaluator {
   explicit FeatureEvaluator(const Method& method) : method_(method) {}
   void check(const data::Dataset& set) const override { method_.check(set); }
   Result run(const Context& context) override { return Method(method_).run(context); }
+  FeatureNeeds needs(const models::ForwardPass& pass,
+                     const std::map<std::string, int64_t>& images) const override {
+    return method_.needs(dynamic_cast<const models::EmbedPass&>(pass).taps().at(0).count(), images);
+  }
 
  private:
   const Method method_;

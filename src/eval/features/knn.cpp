@@ -29,6 +29,9 @@ struct Knn : FeatureMethod {
     search.emplace(rows, normalise);
     return {};
   }
+  int64_t own_bytes_of_row() const override {
+    return FeatureMethod::own_bytes_of_row() + int64_t(sizeof(double));  // a row's length
+  }
   int64_t asked() const override { return int64_t(k.size()); }
   void predict(const Embedded& images, std::span<double> places) const override;
   std::vector<double> score(const std::vector<double>& places) const override {

@@ -11,7 +11,7 @@
 namespace eval {
 namespace {
 
-constexpr int64_t kImagesOfPart = 64;  // they stay in the cache while all images are compared
+constexpr int64_t kRowsOfPart = 48;  // they stay in the cache while all images are compared
 constexpr double kLeastLength = 1e-12;
 
 bool nearer(const Neighbour& a, const Neighbour& b) {
@@ -27,6 +27,27 @@ void add(std::vector<Neighbour>& heap, const Neighbour& one, int64_t k) {
   }
   heap.push_back(one);
   std::push_heap(heap.begin(), heap.end(), nearer);
+}
+
+// Writes the products of images and rows: [images, kRowsOfPart]. x: [images, width], of which up to
+// two are taken at a time; y: [rows, width], up to three.
+void products_of(const double* x, int64_t images, const double* y, int64_t rows, int64_t width,
+                 double* out) {
+  constexpr int kImages = 2, kRows = 3;
+  for (int64_t i = 0; i < images; i += kImages)
+    for (int64_t r = 0; r < rows; r += kRows) {
+      double* to = out + i * kRowsOfPart + r;
+      if (i + kImages > images || r + kRows > rows) {
+        for (int64_t a = i; a < std::min(i + kImages, images); ++a)
+          for (int64_t b = r; b < std::min(r + kRows, rows); ++b)
+            out[a * kRowsOfPart + b] = dot(x + a * width, y + b * width, width);
+        continue;
+      }
+      double products[kImages * kRows];
+      dots<kImages, kRows>(x + i * width, y + r * width, width, products);
+      std::copy_n(products, kRows, to);
+      std::copy_n(products + kRows, kRows, to + kRowsOfPart);
+    }
 }
 
 }  // namespace
@@ -46,19 +67,26 @@ std::vector<std::vector<Neighbour>> NeighbourSearch::find(const float* x, int64_
   const int64_t n = int64_t(rows_.labels.size()), width = rows_.features;
   std::vector<std::vector<Neighbour>> out(static_cast<size_t>(count));
   for_parts(threads, count, [&](int64_t begin, int64_t end) {
-    std::vector<char> broken(size_t(end - begin), 0);
-    for (int64_t part = 0; part < n; part += kImagesOfPart)
-      for (int64_t i = begin; i < end; ++i) {
-        const double scale = inverse_length(x + i * width);
-        for (int64_t r = part; r < std::min(part + kImagesOfPart, n); ++r) {
-          const double similarity =
-              dot(x + i * width, rows_.x + r * width, width) * scale * inverse_lengths_[size_t(r)];
+    const int64_t images = end - begin;
+    const std::vector<double> own(x + begin * width, x + end * width);
+    std::vector<double> of_rows, products(size_t(images * kRowsOfPart)), scales;
+    for (int64_t i = begin; i < end; ++i) scales.push_back(inverse_length(x + i * width));
+    std::vector<char> broken(size_t(images), 0);
+    for (int64_t first = 0; first < n; first += kRowsOfPart) {
+      const int64_t rows = std::min(kRowsOfPart, n - first);
+      const float* part = rows_.x + first * width;
+      of_rows.assign(part, part + rows * width);
+      products_of(own.data(), images, of_rows.data(), rows, width, products.data());
+      for (int64_t i = 0; i < images; ++i)
+        for (int64_t r = 0; r < rows; ++r) {
+          const double similarity = products[size_t(i * kRowsOfPart + r)] * scales[size_t(i)] *
+                                    inverse_lengths_[size_t(first + r)];
           if (!std::isfinite(similarity))
-            broken[size_t(i - begin)] = 1;
+            broken[size_t(i)] = 1;
           else
-            add(out[size_t(i)], {similarity, r}, k);
+            add(out[size_t(begin + i)], {similarity, first + r}, k);
         }
-      }
+    }
     for (int64_t i = begin; i < end; ++i) {
       if (broken[size_t(i - begin)]) out[size_t(i)].clear();
       std::sort(out[size_t(i)].begin(), out[size_t(i)].end(), nearer);

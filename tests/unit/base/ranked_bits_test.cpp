@@ -12,6 +12,20 @@
 namespace base {
 namespace {
 
+TEST(RankedBits, ManyAreSetAsOneIs) {
+  const Stream draws(3, "many");
+  for (size_t count : {0u, 1u, 15u, 16u, 17u, 300u}) {
+    std::vector<int64_t> places;
+    for (size_t i = 0; i < count; ++i) places.push_back(int64_t(draws.bits(i) % 5000));
+    RankedBits one(5000), all(5000);
+    for (int64_t place : places) one.set(place);
+    all.set_all(places);
+    one.count();
+    all.count();
+    EXPECT_EQ(one.bytes(), all.bytes()) << count;
+  }
+}
+
 // Sets of many sizes, around the ends of words and blocks, from empty to full.
 TEST(RankedBits, FindsAndCountsAsAListDoes) {
   const Stream draws(1, "bits");

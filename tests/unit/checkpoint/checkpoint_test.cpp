@@ -7,10 +7,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <bit>
+#include <cerrno>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <mutex>
 
 #include "checkpoint/checksum.hpp"
@@ -440,6 +443,49 @@ TEST_F(Checkpoint, a_full_file_system_is_noticed_before_writing) {
     EXPECT_NE(std::string(e.what()).find("MiB are free"), std::string::npos) << e.what();
   }
   EXPECT_TRUE(io::list_directory(directory_).empty());
+}
+
+// Bytes are read back while others are written. A write that fails ends the reading, too.
+TEST_F(Checkpoint, a_failed_write_ends_the_reading_back) {
+  save(10);
+  io::set_call_hook([](int64_t, const char* call, const std::string& path) {
+    if (call == std::string_view("write") && path.ends_with("20.h5.tmp"))
+      throw io::Failure(path + ": cannot write: planted", ENOSPC);
+  });
+  try {
+    save(20);
+    ADD_FAILURE() << "saved without a write";
+  } catch (const base::Error& e) {
+    EXPECT_NE(std::string(e.what()).find("planted. Older checkpoints are intact"),
+              std::string::npos)
+        << e.what();
+  }
+  io::set_call_hook(nullptr);
+  EXPECT_EQ(save(20).error, "");
+}
+
+TEST_F(Checkpoint, bytes_that_changed_on_their_way_are_found) {
+  save(10);
+  static std::atomic<bool> changed;
+  changed = false;
+  io::set_call_hook([](int64_t, const char* call, const std::string& path) {
+    if (call != std::string_view("read") || !path.ends_with("20.h5.tmp") || changed.exchange(true))
+      return;
+    const std::string other(16 << 10, 'x');
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(4096);
+    file.write(other.data(), std::streamsize(other.size()));
+  });
+  try {
+    save(20);
+    ADD_FAILURE() << "saved bytes that nobody wrote";
+  } catch (const base::Error& e) {
+    EXPECT_NE(std::string(e.what()).find("reads back differently"), std::string::npos) << e.what();
+  }
+  io::set_call_hook(nullptr);
+  EXPECT_TRUE(changed);
+  EXPECT_EQ(io::list_directory(directory_),
+            (std::vector<std::string>{"0000000010.h5", "latest.h5"}));
 }
 
 }  // namespace

@@ -2,6 +2,10 @@
 // Tests votes of nearest neighbours against a plain sort of all similarities.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+
+#include "base/random.hpp"
 #include "eval/features/neighbours.hpp"
 #include "feature_rig.hpp"
 
@@ -87,6 +91,45 @@ TEST(Knn, EqualSimilaritiesTakeTheFirstRows) {
     for (const eval::Neighbour& n : of_image) found.push_back(n.row);
     EXPECT_EQ(found, (std::vector<int64_t>{0, 1, 2, 3}));
   }
+}
+
+// Eight sums of products, one after the other, as the published evaluations were made.
+double product(const float* a, const float* b, int64_t n) {
+  double sums[8] = {};
+  for (int64_t i = 0; i < n; ++i) sums[i % 8] = std::fma(double(a[i]), double(b[i]), sums[i % 8]);
+  return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+}
+
+TEST(Knn, SimilaritiesHaveTheBitsOfSingleProducts) {
+  constexpr int64_t kRows = 101, kFound = 7;  // no multiples of what is computed together
+  for (int64_t width : {1, 8, 13, 64})
+    for (int64_t images : {1, 2, 5}) {
+      const base::Stream random(7, "similarities");
+      std::vector<float> x(size_t(kRows * width)), tests(size_t(images * width));
+      for (size_t i = 0; i < x.size(); ++i) x[i] = random.uniform(i) - 0.5f;
+      for (size_t i = 0; i < tests.size(); ++i) tests[i] = random.uniform(x.size() + i) - 0.5f;
+      const eval::LabelledRows rows{x.data(), width, std::vector<int32_t>(size_t(kRows), 0), 1};
+      for (int threads : {1, 3}) {
+        const auto found =
+            eval::NeighbourSearch(rows, true).find(tests.data(), images, kFound, threads);
+        for (int64_t i = 0; i < images; ++i) {
+          auto inverse = [&](const float* of) {
+            return 1 / std::max(std::sqrt(product(of, of, width)), 1e-12);
+          };
+          const float* image = tests.data() + i * width;
+          std::vector<std::pair<double, int64_t>> all;
+          for (int64_t r = 0; r < kRows; ++r) {
+            const float* row = x.data() + r * width;
+            all.emplace_back(-(product(image, row, width) * inverse(image) * inverse(row)), r);
+          }
+          std::sort(all.begin(), all.end());
+          for (size_t j = 0; j < size_t(kFound); ++j) {
+            EXPECT_EQ(found[size_t(i)][j].similarity, -all[j].first) << width << " " << images;
+            EXPECT_EQ(found[size_t(i)][j].row, all[j].second) << width << " " << images;
+          }
+        }
+      }
+    }
 }
 
 TEST(Knn, NeedsEnoughImages) {
