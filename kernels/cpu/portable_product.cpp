@@ -170,7 +170,9 @@ class PortableRun {
                     .b_step = b_step,
                     .length = length,
                     .rows = tile_rows(block.rows - r),
-                    .ahead = r > 0 ? 0 : packed.data ? loops_.columns * length : loops_.columns,
+                    .ahead = r > 0         ? 0
+                             : packed.data ? loops_.columns * length
+                                           : loops_.columns,
                     .add = k > 0 || (p_.c && p_.add)},
                    std::min(loops_.rows, block.rows - r), columns);
         }
