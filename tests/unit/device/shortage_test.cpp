@@ -45,10 +45,25 @@ TEST(LiveBuffers, ShowCategoriesAndTheLargest) {
 
 constexpr const char* kUnlimited = "this machine limits no address space";
 
-// Runs `work`, which must run out of memory, in a child whose address space cannot grow by more
-// than 64 MiB. Returns what the child writes down.
+// Lets the address space of this process grow by at most 64 MiB. Returns false if that is not
+// possible: emulators of processors apply no limit.
+bool limit_memory() {
+  long pages = 0;
+  if (std::FILE* file = std::fopen("/proc/self/statm", "r")) {
+    if (std::fscanf(file, "%ld", &pages) != 1) pages = 0;
+    std::fclose(file);
+  }
+  const rlim_t most = rlim_t(pages) * rlim_t(::sysconf(_SC_PAGESIZE)) + (rlim_t{64} << 20);
+  const rlimit limit{most, most};
+  ::setrlimit(RLIMIT_AS, &limit);
+  return ::mmap(nullptr, size_t{512} << 20, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) ==
+         MAP_FAILED;
+}
+
+// Runs `work`, which must run out of memory, in a child; `limited`: of little memory. Returns what
+// the child writes down.
 template <class Work>
-std::string shortage_of(const Work& work) {
+std::string shortage_of(const Work& work, bool limited = true) {
   int ends[2];
   EXPECT_EQ(::pipe(ends), 0);
   const pid_t child = ::fork();
@@ -56,17 +71,7 @@ std::string shortage_of(const Work& work) {
     base::forget_shortage();  // other tests of this program have made one
     base::add_shortage_source(describe_live_buffers);
     base::note_failing_new();
-    long pages = 0;
-    if (std::FILE* file = std::fopen("/proc/self/statm", "r")) {
-      if (std::fscanf(file, "%ld", &pages) != 1) pages = 0;
-      std::fclose(file);
-    }
-    const rlim_t most = rlim_t(pages) * rlim_t(::sysconf(_SC_PAGESIZE)) + (rlim_t{64} << 20);
-    const rlimit limit{most, most};
-    ::setrlimit(RLIMIT_AS, &limit);
-    // Emulators of processors apply no such limit.
-    if (::mmap(nullptr, size_t{512} << 20, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) !=
-        MAP_FAILED) {
+    if (limited && !limit_memory()) {
       (void)!::write(ends[1], kUnlimited, std::strlen(kUnlimited));
       ::_exit(0);
     }
@@ -118,11 +123,13 @@ TEST(Shortage, OfAnObjectIsNotedBeforeItIsThrown) {
 #endif
 
 TEST(Shortage, OfAnArenaIsNoted) {
-  const std::string text = shortage_of([] {
-    Ledger ledger;
-    Arena arena(Kind::cpu, ledger, "activations", 1024);
-    arena.save(1024);
-  });
+  const std::string text = shortage_of(
+      [] {
+        Ledger ledger;
+        Arena arena(Kind::cpu, ledger, "activations", 1024);
+        arena.save(1024);
+      },
+      false);
   EXPECT_NE(text.find("the activation arena, which was planned smaller"), std::string::npos)
       << text;
 }
