@@ -85,6 +85,11 @@ def end_of_log(run):
         return
 
 
+def decks_of(run):
+    """Returns the short hashes of the resolved decks of all attempts."""
+    return {found[1] for text in end_of_log(run) if (found := re.match(r"deck .* sha256=([0-9a-f]+) ", text))}
+
+
 def digest_of(run):
     """Returns (losses, weights), the digests at the end of the newest attempt that finished the run, or None."""
     for text in end_of_log(run):

@@ -107,6 +107,7 @@ void run_depthwise(const ConvolutionBackwardData& a, Queue& queue) {
                                            x.last_tap - column * w.stride) *
                                               s.in;
         }
+      if (t == 0 && add) continue;  // no position sees the pixel
       float* to = narrow ? sums.data() : a.dx.f32() + pixel * s.in;
       table.product.multiply_lines({to, positions, of_taps, s.in, t, add && !narrow});
       if (narrow) put_bf16(static_cast<uint16_t*>(a.dx.data) + pixel * s.in, to, s.in, add, table);

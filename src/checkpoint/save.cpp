@@ -244,9 +244,9 @@ void Save::write() {
       if (!prove(shown, proofs[i], written)) return;
   };
   std::vector<std::future<void>> provers;
-  for (int64_t i = 0; i < std::min(state_.io.threads, int64_t(proofs.size())); ++i)
-    provers.push_back(base::async("read back", prove_some));
   try {
+    for (int64_t i = 0; i < std::min(state_.io.threads, int64_t(proofs.size())); ++i)
+      provers.push_back(base::async("read back", prove_some));
     if (!together()) driver_->write(file, layout_, order, written);
     written.advance(std::numeric_limits<int64_t>::max());
     base::Span span("sync a checkpoint", base::SpanKind::save);

@@ -47,9 +47,9 @@ Geometry derive_geometry(int64_t global_batch, int64_t micro_batch, comm::MeshSh
   int64_t slices = determinism.slices;
   if (!std::has_single_bit(uint64_t(mesh.replica)) || !std::has_single_bit(uint64_t(mesh.fsdp)))
     base::fail(Exit::mesh,
-               "determinism.level = \"mesh\" needs powers of two, not replica {} x fsdp {}; start "
+               "determinism.level = \"{}\" needs powers of two, not replica {} x fsdp {}; start "
                "another number of ranks, or set determinism.level = \"run\"",
-               mesh.replica, mesh.fsdp);
+               determinism.anywhere() ? "anywhere" : "mesh", mesh.replica, mesh.fsdp);
   if (slices % ranks)
     base::fail(Exit::mesh,
                "determinism.slices = {} is not a multiple of {} ranks; raise it (and global_batch "

@@ -14,7 +14,7 @@ namespace train {
 
 std::string version_line();  // "trainer 0.1.0 git=... built=... gcc=... openmpi=... hdf5=..."
 std::string version();
-std::string build_features();    // "build=release cuda=no nccl=no onednn=2.6.3 bf16=native"
+std::string build_features();  // "build=release cuda=no nccl=no onednn=2.6.3 bf16=native"
 // "png=1.6.39 jpeg=2.1.5 gif=yes webp=no ...": the libraries that read data, and those that a build
 // may lack. Decoded images may depend on their versions.
 std::string library_features();

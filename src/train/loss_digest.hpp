@@ -4,7 +4,9 @@
 // never stopped.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -18,7 +20,11 @@ class LossDigest {
   // Adds the measures of a step. Steps are added in their order.
   void add(int64_t step, const std::vector<double>& measures) {
     if (first_step_ == 0) first_step_ = step;
-    hash_ = base::xxh3(measures.data(), measures.size() * sizeof(double), hash_);
+    for (double measure : measures) {
+      // The sign and the payload of a NaN differ between processors.
+      if (std::isnan(measure)) measure = std::numeric_limits<double>::quiet_NaN();
+      hash_ = base::xxh3(&measure, sizeof measure, hash_);
+    }
   }
   // The first step that is in the hash; 0: none yet. It is not 1 if the run continues from a file
   // that holds no digest.
@@ -28,7 +34,6 @@ class LossDigest {
   // Lists the members that checkpoints hold. A number of a checkpoint is a double, so the hash is
   // two of 32 bits.
   void members(MemberList& list) {
-    if (!list.has("losses_from", first_step_ > 0)) return;
     list.number("losses_from", first_step_);
     auto low = int64_t(hash_ & 0xffffffff), high = int64_t(hash_ >> 32);
     list.number("losses_hash_low", low);

@@ -52,13 +52,13 @@ class Anywhere(ssl_harness.SelfSupervised, harness.RunTest):
         super().setUp()
         self.make_images()
 
-    def digests(self, program, cpu, ranks, *more):
+    def digests(self, program, cpu, ranks, *more, steps=STEPS):
         """Trains the good deck. Returns digests of each step's measures and norms, and of all tensors of the end."""
         folder = f"{self.folder}/{cpu}{ranks}"
         shutil.rmtree(folder, ignore_errors=True)
         done = subprocess.run(["mpirun", "-np", str(ranks), *program, self.deck(), "--dir", folder, *more,
                                *sets("determinism.level=anywhere", "determinism.slices=4", f"run.cpu={cpu}",
-                                     f"train.total_steps={STEPS}", "checkpoint.every_steps=1")],
+                                     f"train.total_steps={steps}", "checkpoint.every_steps=1")],
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=harness.GUARD,
                               stdin=subprocess.DEVNULL, cwd=self.folder)
         self.assertEqual(done.returncode, 0, done.stdout)
@@ -67,14 +67,15 @@ class Anywhere(ssl_harness.SelfSupervised, harness.RunTest):
         rows = self.rows(folder=folder)
         out = {str(row["step"]): digest(*(repr(row.get(key)) for key in ("loss", "l2_grads", "l2_updates", "l2_params")))[:8]
                for row in rows}
-        self.assertEqual(list(out), [str(step + 1) for step in range(STEPS)])
-        tensors = self.tensors(STEPS, folder)
+        self.assertEqual(list(out), [str(step + 1) for step in range(steps)])
+        self.assertGreater(len(set(out.values())), steps // 2, "the model does not learn")
+        tensors = self.tensors(steps, folder)
         out["end"] = digest(*(part for name in sorted(tensors) for part in (name, tensors[name])))[:16]
         return out
 
-    def check(self, name, *more):
+    def check(self, name, *more, steps=STEPS):
         """Holds a deck to its record on all instruction sets, on 1 and 2 ranks."""
-        Record("runs.txt").check(self, name, {str(job): self.digests(*job, *more) for job in jobs()})
+        Record("runs.txt").check(self, name, {str(job): self.digests(*job, *more, steps=steps) for job in jobs()})
 
     def test_captioners(self):
         batch = sets("train.global_batch=8", "train.micro_batch=2", "eval.val.every_steps=2")
@@ -132,7 +133,7 @@ class Anywhere(ssl_harness.SelfSupervised, harness.RunTest):
         for name in ssl_harness.KINDS:
             with self.subTest(name):
                 self.use(name)
-                self.check(name)
+                self.check(name, steps=12 if name == "deepcluster_v2" else STEPS)  # its clusters begin with the second epoch
 
     @unittest.skipUnless("avx512" in instruction_sets(), "this CPU has no AVX-512 to leave out")
     def test_the_library_keeps_the_limit_at_other_levels(self):

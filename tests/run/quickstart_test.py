@@ -112,8 +112,8 @@ class Quickstart(harness.RunTest):
 class Result(harness.RunTest):
     """tools/quickstart_result.py alone, on a made run."""
 
-    def result(self, val, shuffled, top1, *options, files=None, digest=None):
-        """Returns exit code and output for a run with these values, with these hashes of its data and of its bits."""
+    def result(self, val, shuffled, top1, *options, files=None, digest=None, decks=("12ab",)):
+        """Returns exit code and output for a run with these values, with these hashes of its data, its bits and its attempts' decks."""
         for name, row in (("val", {"perplexity_per_token": val}), ("val_shuffled", {"perplexity_per_token": shuffled}),
                           ("zero_shot", {"top1": top1}), ("captions", {"cider_d": 0.7})):
             os.makedirs(f"{self.dir}/eval/{name}/0000000700", exist_ok=True)
@@ -128,18 +128,20 @@ class Result(harness.RunTest):
             json.dump({"unigram_entropy_nats": 4.436, "files": files or {}}, f)
         os.makedirs(f"{self.dir}/logs", exist_ok=True)
         with open(f"{self.dir}/logs/rank00000.log", "w", encoding="utf-8") as f:
+            for deck in decks:
+                f.write(f"12:00:00 trainer 0.1.0\n12:00:00 deck     inputs/emoji.toml sha256={deck} overrides=0  everything\n")
             f.write("12:00:00 digest   losses={} weights={}\n".format(*digest) if digest else "")
         done = subprocess.run(["/usr/bin/python3", harness.SOURCE + "/tools/quickstart_result.py", self.dir, self.data, "60", "50",
                                *options],
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=harness.GUARD)
         return done.returncode, done.stdout
 
-    def test_values_beside_those_of_other_seeds(self):
+    def test_values_beside_those_of_other_runs(self):
         low, high = harness.loaded("quickstart_result.py").RANGES["validation loss per token"]
         for options in ((), ("--dir", "runs/x", "--set=run.seed=7")):
             code, output = self.result(low, low + 0.85, 0.1, *options)
             self.assertEqual(code, 0, output)
-            self.assertIn(f"validation loss per token       {low:.3f} nats   other seeds: {low:.3f} to {high:.3f}", output)
+            self.assertIn(f"validation loss per token       {low:.3f} nats   other runs: {low:.3f} to {high:.3f}", output)
             self.assertNotRegex(output, "FAR OUTSIDE|MISSED|warning")
         # A little outside may be rounding. Far outside is a fault, also on the good side.
         width = high - low
@@ -155,7 +157,7 @@ class Result(harness.RunTest):
         # Another experiment is compared with nothing.
         code, output = self.result(9.0, 9.1, 0.0, "--set", "train.total_steps=9")
         self.assertEqual(code, 0, output)
-        self.assertNotRegex(output, "other seeds|FAR OUTSIDE|warning|error")
+        self.assertNotRegex(output, "other runs|FAR OUTSIDE|warning|error")
 
     def test_bits_beside_those_of_the_record(self):
         with open(harness.loaded("quickstart_result.py").RECORDED, encoding="utf-8") as f:
@@ -169,6 +171,9 @@ class Result(harness.RunTest):
         for other in ((bits[1], bits[1]), (bits[0], bits[0])):
             self.assertIn("warning: The deck and the data are those of README.md, but losses and weights are not",
                           self.result(2.0, 2.85, 0.1, files=good, digest=other)[1])
+        self.assertIn(same, self.result(2.0, 2.85, 0.1, files=good, digest=bits, decks=("12ab", "12ab"))[1])
+        self.assertNotRegex(self.result(2.0, 2.85, 0.1, files=good, digest=(bits[1], bits[1]), decks=("12ab", "34cd"))[1],
+                            "README|warning")
         for options, digest in ((("--set", "run.seed=1"), bits), ((), None)):
             self.assertNotRegex(self.result(2.0, 2.85, 0.1, *options, files=good, digest=digest)[1], "README|warning")
 
