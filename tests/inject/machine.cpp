@@ -7,16 +7,21 @@
 //     slow=N     its main thread takes N times as long between two readings of the steady clock
 //     clock=S    its wall clock is S seconds ahead
 //     nolocks    its file system has no locks
+//     thread=N   its N-th thread cannot start, counted while a file of the pattern MACHINE_WHEN
+//     exists
 //   MACHINE_HOST=NAME      the environment variable NAME holds the name of the host; tests with
 //     several nodes on one machine set it on each node
 //   MACHINE_OF=HOST        MACHINE applies on the host of this name only
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <glob.h>
 #include <mpi.h>
+#include <pthread.h>
 #include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdarg>
 #include <cstdio>
@@ -31,12 +36,14 @@ namespace {
 struct Faults {
   bool sum = false, block = false, no_locks = false;
   double slow = 0, clock_s = 0;
-  std::string host;
+  int thread = 0;
+  std::string host, when;
 
   Faults() {
     auto text = [](const char* name) {
       return std::string(std::getenv(name) ? std::getenv(name) : "");
     };
+    when = text("MACHINE_WHEN");
     if (const std::string name = text("MACHINE_HOST"); !name.empty()) host = text(name.c_str());
     if (const std::string only = text("MACHINE_OF"); !only.empty() && only != host) return;
     const std::string own = std::string(own_rank() ? own_rank() : "");
@@ -58,6 +65,8 @@ struct Faults {
         clock_s = number;
       else if (word == "nolocks")
         no_locks = true;
+      else if (word == "thread")
+        thread = int(number);
       else {
         std::fprintf(stderr, "MACHINE: unknown fault %s\n", one.c_str());
         std::abort();
@@ -102,6 +111,18 @@ extern "C" int clock_gettime(clockid_t which, timespec* now) {
   const int result = real(which, now);
   if (which == CLOCK_REALTIME) now->tv_sec += time_t(faults().clock_s);
   return result;
+}
+
+extern "C" int pthread_create(pthread_t* made, const pthread_attr_t* how, void* (*work)(void*),
+                              void* argument) noexcept {
+  using Create = int (*)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
+  static auto real = next<Create>("pthread_create");
+  static std::atomic<int> seen{0};
+  glob_t files{};
+  const bool counts = faults().thread > 0 && ::glob(faults().when.c_str(), 0, nullptr, &files) == 0;
+  if (counts) ::globfree(&files);
+  if (counts && ++seen == faults().thread) return EAGAIN;
+  return real(made, how, work, argument);
 }
 
 extern "C" int gethostname(char* name, size_t size) noexcept {

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Limits the address space (ulimit -v, as batch systems do): the job runs, or ends with exit 3
 and names the purpose of the memory."""
+import os
 import resource
 import subprocess
 import unittest
@@ -72,6 +73,16 @@ class MemoryLimit(harness.RunTest):
         code, output = self.under(kib, "--set", "model.encoder.width=2048", "--set", "model.encoder.mlp=8192")
         self.assertEqual(code, 3, output)
         self.assertRegex(output, r"training \([\d,]{4,} MiB planned for this deck, see --mode plan")
+
+    def test_a_thread_of_a_save(self):
+        """A save ends with an error, whichever of its threads the system refuses."""
+        for number in (1, 2, 3):
+            with self.subTest(number):
+                folder = f"{self.folder}/thread{number}"
+                self.expect(5, "a thread could not be started", timeout=300,
+                            args=[self.deck(), "--dir", folder, *harness.sets("train.total_steps=1", "checkpoint.io_threads=4")],
+                            env={**os.environ, "LD_PRELOAD": harness.preload(os.environ["MACHINE_LIBRARY"]),
+                                 "MACHINE": f"-1:thread={number}", "MACHINE_WHEN": f"{folder}/checkpoints/*.tmp"})
 
 
 if __name__ == "__main__":
