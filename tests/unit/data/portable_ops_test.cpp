@@ -187,12 +187,13 @@ void add_autocontrast(Digests& out) {
   out["autocontrast"] = digest.text();
 }
 
+// Many radii, because a rounding changes the weights of few of them, and those by 2^-24.
 void add_blurs(Digests& out) {
   Digest digest;
-  const Array bytes = made_up_bytes(96, 128);
-  for (int i = 1; i <= 60; ++i) {
+  const Array bytes = made_up_bytes(180, 160);
+  for (int i = 1; i <= 210; ++i) {
     Array blurred = bytes;
-    pillow::gaussian_blur(rgb_of(blurred), float(i) / 15);
+    pillow::gaussian_blur(rgb_of(blurred), float(i) / 97);
     digest.add(blurred);
   }
   out["gaussian_blur"] = digest.text();
@@ -248,6 +249,15 @@ void add_resizes(Digests& out) {
     large.add(resize_bilinear(many, height, width));
   out["resize_bilinear_large"] = large.text();
 
+  // Small even sides that become odd ones: many positions are whole numbers.
+  Digest small;
+  const Array line = made_up_bytes(1, 62);
+  for (int64_t from = 2; from <= 62; from += 2)
+    for (int64_t to = 1; to < 100; to += 2)
+      for (ResizeMethod method : {ResizeMethod::nearest, ResizeMethod::area})
+        small.add(resize(crop(line, 0, 0, 1, from), 1, to, method, false));
+  out["resize_small_sides"] = small.text();
+
   Digest exact;
   for (auto [height, width] :
        std::vector<std::pair<int64_t, int64_t>>{{1203, 500}, {97, 1101}, {401, 211}, {133, 367}}) {
@@ -265,7 +275,7 @@ void add_sizes(Digests& out) {
     for (int64_t size = 5; size < 150; size += 12)
       for (int64_t i = 0; i < 50; ++i) {
         const std::vector<int64_t> shape{
-            100 + i, 100 + int64_t(made_up_bits(uint64_t(size * 50 + i)) % 500), 3};
+            2 + i, 2 + i + int64_t(made_up_bits(uint64_t(size * 50 + i)) % 200), 3};
         const Pipeline pipeline(fmt::format("{}({})", op, size),
                                 {{"image", FieldSpec::array(DType::u8, shape)}}, {});
         digest.add(pipeline.spec().at("image").shape.data(), 2 * sizeof(int64_t));
