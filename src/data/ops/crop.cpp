@@ -2,20 +2,14 @@
 // central_crop, random_crop, inception_crop: select pixels. Random ops draw by global
 // position, so the crops differ in every epoch and do not depend on ranks or threads.
 #include <algorithm>
-#include <cmath>
 #include <optional>
 
 #include "base/error.hpp"
+#include "data/images/inception_box.hpp"
 #include "data/ops/image_op.hpp"
-
-// The inception box repeats the float operations of the published sampler, and fuses none.
 
 namespace data {
 namespace {
-
-struct Box {
-  int64_t y, x, height, width;
-};
 
 // Crops to a fixed size, in the middle or at a random place.
 class FixedCrop : public Op {
@@ -60,37 +54,6 @@ class FixedCrop : public Op {
   bool random_;
 };
 
-// One try of TensorFlow's sample_distorted_bounding_box. The height is uniform between the heights
-// of the smallest and the largest area at this aspect ratio; the place is uniform. Like the
-// original, it never draws the last row or column of places.
-std::optional<Box> sample_box(int64_t in_height, int64_t in_width, float smallest, float largest,
-                              float ratio, Draws& draw) {
-  float min_area = smallest * float(in_width) * float(in_height),
-        max_area = largest * float(in_width) * float(in_height);
-  auto width_of = [&](int64_t h) { return int64_t(std::lrint(float(h) * ratio)); };
-  int64_t height = std::lrint(std::sqrt(min_area / ratio)),
-          tallest = std::lrint(std::sqrt(max_area / ratio));
-  if (width_of(tallest) > in_width) {
-    tallest = int64_t((double(in_width) + 0.5 - double(0.0000001f)) / double(ratio));
-    if (width_of(tallest) > in_width) --tallest;
-  }
-  tallest = std::min(tallest, in_height);
-  height = std::min(height, tallest);
-  if (height < tallest) height += draw.below(tallest - height + 1);
-  // Rounding may have moved the area over a limit; one row more or less corrects that.
-  if (float(width_of(height) * height) < min_area) ++height;
-  if (float(width_of(height) * height) > max_area) --height;
-  int64_t width = width_of(height);
-  float area = float(width * height);
-  if (area < min_area || area > max_area || width > in_width || height > in_height || width < 1 ||
-      height < 1)
-    return std::nullopt;
-  Box box{0, 0, height, width};
-  if (height < in_height) box.y = draw.below(in_height - height);
-  if (width < in_width) box.x = draw.below(in_width - width);
-  return box;
-}
-
 class InceptionCrop : public Op {
  public:
   explicit InceptionCrop(const Arguments& a)
@@ -114,20 +77,13 @@ class InceptionCrop : public Op {
     const Array& in = array_of(sample, keys_.in);
     check_image(in);
     Draws draw(context.stream);
-    std::optional<Box> box;
-    for (int i = 0; i < kTries && !box; ++i) {
-      float ratio = draw.uniform() * (kWidest - kNarrowest) + kNarrowest;
-      box = sample_box(in.shape[0], in.shape[1], smallest_, largest_, ratio, draw);
-    }
-    if (!box) box = Box{0, 0, in.shape[0], in.shape[1]};
-    Array out = crop(in, box->y, box->x, box->height, box->width);
+    const pillow::Box box = inception_box(in.shape[0], in.shape[1], smallest_, largest_, draw);
+    Array out = crop(in, box.y, box.x, box.height, box.width);
     if (size_) out = resize(out, size_->first, size_->second, how_.method, how_.antialias);
     sample[keys_.out] = std::move(out);
   }
 
  private:
-  static constexpr int kTries = 100;
-  static constexpr float kNarrowest = 0.75f, kWidest = 1.33f;  // width / height
   Keys keys_;
   std::optional<std::pair<int64_t, int64_t>> size_;
   float smallest_, largest_;

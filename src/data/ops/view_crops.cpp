@@ -18,15 +18,6 @@ using pillow::CropLimits;
 
 constexpr int64_t kMostViews = 256;
 
-// The draws of a crop, in the form that random_box asks for.
-struct CropDraws {
-  Draws draws;
-  float uniform(double low, double high) {
-    return draws.uniform() * (float(high) - float(low)) + float(low);
-  }
-  int64_t below(int64_t n) { return draws.below(n); }
-};
-
 // Crops `from` at random into `to`.
 void crop_at_random(const pillow::Image& from, const CropLimits& limits, const Draws& draws,
                     const pillow::Image& to) {

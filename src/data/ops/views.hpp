@@ -28,6 +28,16 @@ int64_t count_views(const Spec& spec, const std::string& key);
 // Returns the draws of a view.
 Draws draws_of(const OpContext& context, int64_t view);
 
+// The draws of a crop, in the form that random_box asks for. Its products and sums must
+// not be fused.
+struct CropDraws {
+  Draws draws;
+  float uniform(double low, double high) {
+    return draws.uniform() * (float(high) - float(low)) + float(low);
+  }
+  int64_t below(int64_t n) { return draws.below(n); }
+};
+
 // Throw unless the array holds RGB bytes, as the exact transforms need: the first one for a spec
 // (Exit::config), the second one for a sample (Exit::data).
 const FieldSpec& rgb_bytes_of(const Spec& spec, const std::string& key);
