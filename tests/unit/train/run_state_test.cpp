@@ -42,6 +42,7 @@ RunState full() {
   s.patience.update("val", {{"score", 0.75}}, 4);
   s.patience.update("val", {{"score", 0.5}}, 6);
   s.epoch_means.add({0.125, 0.5}, 24);
+  s.losses.add(8, {0.375, 0.625});
   s.uptime_s = 17.5;
   s.loss_scale = {1024, 18};
   s.origin = "branch of a";
@@ -57,17 +58,39 @@ RunState full() {
   return s;
 }
 
-const std::map<std::string, double> kNumbers = {
-    {"setup_s", 1.5},       {"training_s", 2.5},       {"evaluation_s", 3.5},
-    {"checkpoint_s", 4.5},  {"redone_s", 5.5},         {"core_s", 6.5},
-    {"save_s", 7.5},        {"attempts", 3},           {"bad_samples", 11},
-    {"skipped_steps", 12},  {"overflowed_steps", 13},  {"skipped_examples", 14},
-    {"stream_offset", -15}, {"seen_offset", 16},       {"best_value", 0.25},
-    {"best_step", 5},       {"best_waiting", 0},       {"early_stop_value", 0.75},
-    {"early_stop_step", 4}, {"early_stop_waiting", 1}, {"epoch_examples", 24},
-    {"epoch_columns", 2},   {"epoch_sum0", 0.125},     {"epoch_sum1", 0.5},
-    {"uptime_s", 17.5},     {"loss_scale", 1024},      {"loss_scale_updates", 18},
-    {"global_batch", 32},   {"stream_before", 19},     {"restart_data", 1}};
+const std::map<std::string, double> kNumbers = {{"setup_s", 1.5},
+                                                {"training_s", 2.5},
+                                                {"evaluation_s", 3.5},
+                                                {"checkpoint_s", 4.5},
+                                                {"redone_s", 5.5},
+                                                {"core_s", 6.5},
+                                                {"save_s", 7.5},
+                                                {"attempts", 3},
+                                                {"bad_samples", 11},
+                                                {"skipped_steps", 12},
+                                                {"overflowed_steps", 13},
+                                                {"skipped_examples", 14},
+                                                {"stream_offset", -15},
+                                                {"seen_offset", 16},
+                                                {"best_value", 0.25},
+                                                {"best_step", 5},
+                                                {"best_waiting", 0},
+                                                {"early_stop_value", 0.75},
+                                                {"early_stop_step", 4},
+                                                {"early_stop_waiting", 1},
+                                                {"epoch_examples", 24},
+                                                {"epoch_columns", 2},
+                                                {"epoch_sum0", 0.125},
+                                                {"epoch_sum1", 0.5},
+                                                {"uptime_s", 17.5},
+                                                {"loss_scale", 1024},
+                                                {"loss_scale_updates", 18},
+                                                {"global_batch", 32},
+                                                {"stream_before", 19},
+                                                {"restart_data", 1},
+                                                {"losses_from", 8},
+                                                {"losses_hash_low", 1349765434},
+                                                {"losses_hash_high", 474603544}};
 const std::map<std::string, std::string> kTexts = {
     {"origin", "branch of a"}, {"data", "train 40 samples"},
     {"resume", "must"},        {"deck", "format = 1"},
@@ -133,7 +156,7 @@ TEST(RunState, ACheckpointMayLackMembers) {
   const checkpoint::State saved = plain.to_checkpoint({});
   EXPECT_FALSE(saved.numbers.contains("best_value"));
   EXPECT_FALSE(saved.numbers.contains("loss_scale"));
-  EXPECT_EQ(saved.numbers.size(), 18u);
+  EXPECT_EQ(saved.numbers.size(), 21u);
 }
 
 TEST(RunState, GoesOnAndKeepsWhatTheStartHasCost) {
