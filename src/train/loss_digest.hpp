@@ -18,13 +18,12 @@ namespace train {
 class LossDigest {
  public:
   // Adds the measures of a step. Steps are added in their order.
-  void add(int64_t step, const std::vector<double>& measures) {
+  void add(int64_t step, std::vector<double> measures) {
     if (first_step_ == 0) first_step_ = step;
-    for (double measure : measures) {
-      // The sign and the payload of a NaN differ between processors.
+    // The sign and the payload of a NaN differ between processors.
+    for (double& measure : measures)
       if (std::isnan(measure)) measure = std::numeric_limits<double>::quiet_NaN();
-      hash_ = base::xxh3(&measure, sizeof measure, hash_);
-    }
+    hash_ = base::xxh3(measures.data(), measures.size() * sizeof(double), hash_);
   }
   // The first step that is in the hash; 0: none yet. It is not 1 if the run continues from a file
   // that holds no digest.
