@@ -18,12 +18,12 @@ namespace {
 constexpr int64_t kBlockRows = 120, kBlockColumns = 512, kBlocksOfThread = 4;
 // At most this many bytes of packed columns exist at a time, if the sums are in memory anyway.
 constexpr int64_t kPackedBytes = int64_t{16} << 20;
-// More bytes than these leave the second-level cache before all rows are multiplied with them. Then
-// each thread packs the columns of a block for itself, if they take no more than these.
+// More packed bytes than these would leave the second-level cache before all rows have used them.
+// Then each thread packs the columns of one block for itself, if the block takes no more.
 constexpr int64_t kPackedOfThread = int64_t{1} << 20;
 // Panels that are packed together, so that whole lines of a cache are read.
 constexpr int64_t kPanelsTogether = 4;
-// Columns are multiplied with so few rows where they are: packing would cost more.
+// With at most this many rows, columns are multiplied where they are: packing would cost more.
 constexpr int64_t kDirectRows = 96;
 
 // Packed columns from `column` and from the k `begin` on. Chains follow each other, and each has

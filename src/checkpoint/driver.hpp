@@ -58,8 +58,8 @@ class Driver {
   virtual bool together() const = 0;
   // Makes an empty file. Rank 0 calls, in its main thread if together().
   virtual io::File create(const std::string& path) const = 0;
-  // Writes pieces, which are ordered by their offsets in the file. Unless together(), it tells
-  // `written` how far it is.
+  // Writes pieces, which are ordered by their offsets in the file. A driver that does not write
+  // together() advances `written` after each portion.
   virtual void write(io::File& file, const FileLayout& layout, const std::vector<Piece*>& order,
                      WrittenUpTo& written) = 0;
   // Fills this rank's parts and proves them. The main threads of all ranks call. Meanwhile they

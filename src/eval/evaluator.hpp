@@ -68,7 +68,7 @@ struct Result {
   bool interrupted = false;          // true: there are no values
 };
 
-// What an evaluation keeps of all images, for plans.
+// The memory that an evaluation needs for the features of all images. Plans print it.
 struct FeatureNeeds {
   int64_t rows = 0, features = 0;  // of all tables
   int64_t node_bytes = 0;          // which the ranks of a node share

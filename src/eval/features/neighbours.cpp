@@ -29,8 +29,8 @@ void add(std::vector<Neighbour>& heap, const Neighbour& one, int64_t k) {
   std::push_heap(heap.begin(), heap.end(), nearer);
 }
 
-// Writes the products of images and rows: [images, kRowsOfPart]. x: [images, width], of which up to
-// two are taken at a time; y: [rows, width], up to three.
+// Writes the product of each image with each row to out: [images, kRowsOfPart]. x: [images, width];
+// y: [rows, width]. Two images meet three rows at a time.
 void products_of(const double* x, int64_t images, const double* y, int64_t rows, int64_t width,
                  double* out) {
   constexpr int kImages = 2, kRows = 3;

@@ -478,7 +478,7 @@ TEST_F(Checkpoint, bytes_that_changed_on_their_way_are_found) {
   });
   try {
     save(20);
-    ADD_FAILURE() << "saved bytes that nobody wrote";
+    ADD_FAILURE() << "the save accepted bytes that it had not written";
   } catch (const base::Error& e) {
     EXPECT_NE(std::string(e.what()).find("reads back differently"), std::string::npos) << e.what();
   }

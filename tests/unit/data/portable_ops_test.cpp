@@ -241,7 +241,7 @@ void add_resizes(Digests& out) {
       out[how + "_four_channels"] = digest_of(four);
       out[how + "_floats"] = digest_of(floats);
     }
-  // The fast loops, with weights of which many sums are nearly whole numbers.
+  // The fast loops. Many of their sums are nearly whole numbers, so a moved rounding shows.
   Digest large;
   const Array many = made_up_bytes(401, 367);
   for (auto [height, width] :
@@ -268,7 +268,7 @@ void add_resizes(Digests& out) {
   out["pillow_resize"] = exact.text();
 }
 
-// The sizes that the ops compute, of which many are between two whole numbers.
+// The sizes that the ops compute. Many fall between two whole numbers before they are rounded.
 void add_sizes(Digests& out) {
   for (const std::string op : {"resize_small", "resize_long", "resize_shorter"}) {
     Digest digest;

@@ -124,7 +124,8 @@ std::map<std::string, std::string> digests(Queue& queue) {
       p.more = !p.add;
       note(fmt::format("product_{}x{}x{}_{}", m, n, k, flags), digest_of(p, queue));
     }
-  // So many columns that each thread packs its own: two chains, and enough blocks for 3 threads.
+  // Each thread packs its own columns, because there are many. One shape has two chains, the others
+  // enough blocks for three threads.
   for (auto [m, n, k] :
        std::vector<std::array<int64_t, 3>>{{110, 700, 400}, {101, 2500, 110}, {97, 6000, 50}})
     for (int flags : {0, 3, 16})
