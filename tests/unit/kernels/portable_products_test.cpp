@@ -141,7 +141,7 @@ std::map<std::string, std::string> digests(Queue& queue) {
        {shape_of(2, 9, 3, 20, 7, 2, 3), shape_of(3, 6, 16, 24, 3, 1, 1),
         shape_of(2, 7, 40, 16, 3, 2, 1), shape_of(3, 9, 16, 32, 1, 2, 0),
         shape_of(2, 6, 24, 12, 3, 1, 1, 4), shape_of(2, 7, 20, 20, 5, 1, 2, 20),
-        shape_of(5, 13, 84, 84, 3, 2, 1, 84), shape_of(2, 7, 20, 20, 1, 2, 0, 20),
+        shape_of(6, 13, 84, 84, 3, 2, 1, 84), shape_of(2, 7, 20, 20, 1, 2, 0, 20),
         shape_of(4, 5, 24, 16, 1, 1, 0), shape_of(1, 1, 5, 3, 3, 1, 1)})
     for (int flags = 0; flags < 4; ++flags)
       note(fmt::format("convolution_{}x{}_{}to{}_k{}s{}p{}g{}_{}", s.window.batch, s.window.height,
