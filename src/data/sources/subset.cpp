@@ -71,11 +71,10 @@ void in_parts(int64_t count, int threads, Work work) {
 
 // The order that a part's seed draws.
 struct Drawn {
-  const base::Permutation order;
-  const base::Stream stream;
+  const base::TabulatedPermutation order;
   const std::stop_token& token;
   Drawn(const Part& part, int64_t all, const std::stop_token& t)
-      : order(all), stream(uint64_t(part.seed), "data.subset"), token(t) {}
+      : order(base::Permutation(all), base::Stream(uint64_t(part.seed), "data.subset")), token(t) {}
   // Calls use(samples) for the samples at places [begin, end), in pieces in this order.
   template <class Use>
   void pieces(int64_t begin, int64_t end, Use use) const {
@@ -84,7 +83,7 @@ struct Drawn {
     for (int64_t at = begin; at < end; at += kPiece) {
       base::end_if_asked(token);
       samples.resize(size_t(std::min(kPiece, end - at)));
-      order.values(at, samples, stream);
+      order.values(at, samples);
       use(std::span<const int64_t>(samples));
     }
   }
