@@ -32,7 +32,15 @@ void mirror(const Image& image);  // left to right
 // Turns the pixels of `from` counter-clockwise about the middle, into `to` of the same size.
 // Corners that nothing covers become black. 0 <= degrees < 360.
 void rotate(const Image& from, double degrees, const Image& to);
-// Blurs by three box filters in each direction. The radius is the deviation of the Gaussian.
+// A box filter: `reach` whole neighbours on each side, and a part of the next one. Weights are in
+// units of 2^-24.
+struct BoxFilter {
+  int64_t reach;
+  uint32_t whole, part;
+};
+// Returns the box that, applied three times, has the variance of a Gaussian of this deviation.
+BoxFilter box_filter(float radius);
+// Blurs by this filter, three times in each direction. The radius is the deviation.
 void gaussian_blur(const Image& image, float radius);
 // Blends the image with a smoothed one: 0 = smooth, 1 = unchanged, 2 = sharp.
 void sharpness(const Image& image, float factor);

@@ -11,28 +11,6 @@
 namespace data::pillow {
 namespace {
 
-// A box filter: `reach` whole neighbours on each side, and a part of the next one. Weights are in
-// units of 2^-24.
-struct BoxFilter {
-  int64_t reach;
-  uint32_t whole, part;
-};
-
-// Returns the box that, applied three times, has the variance of the Gaussian.
-BoxFilter box_filter(float radius) {
-  constexpr float kPasses = 3;
-  const float variance = radius * radius / kPasses;
-  const float length = float(std::sqrt(12.0 * double(variance) + 1.0));
-  const float half = float(std::floor((double(length) - 1.0) / 2.0));
-  float rest = (2 * half + 1) * (half * (half + 1) - 3 * variance);
-  rest = rest / (6 * (variance - (half + 1) * (half + 1)));
-  const float reach = half + rest;
-  BoxFilter box{int64_t(reach), 0, 0};
-  box.whole = uint32_t(float(1 << 24) / (reach * 2 + 1));
-  box.part = ((1u << 24) - uint32_t(2 * box.reach + 1) * box.whole) / 2;
-  return box;
-}
-
 // Applies the box to `count` bytes. Neighbours are `unit` bytes apart; those beyond both ends are
 // read, too.
 template <int kReach>
@@ -102,6 +80,20 @@ class BoxLine {
 };
 
 }  // namespace
+
+BoxFilter box_filter(float radius) {
+  constexpr float kPasses = 3;
+  const float variance = radius * radius / kPasses;
+  const float length = float(std::sqrt(12.0 * double(variance) + 1.0));
+  const float half = float(std::floor((double(length) - 1.0) / 2.0));
+  float rest = (2 * half + 1) * (half * (half + 1) - 3 * variance);
+  rest = rest / (6 * (variance - (half + 1) * (half + 1)));
+  const float reach = half + rest;
+  BoxFilter box{int64_t(reach), 0, 0};
+  box.whole = uint32_t(float(1 << 24) / (reach * 2 + 1));
+  box.part = ((1u << 24) - uint32_t(2 * box.reach + 1) * box.whole) / 2;
+  return box;
+}
 
 void gaussian_blur(const Image& image, float radius) {
   const BoxFilter box = box_filter(radius);
