@@ -20,7 +20,8 @@ void need_type_of_cpus(const View& operand) {
 }
 
 // Returns the weights as floats [out, kernel_height, kernel_width, in / groups].
-const float* weights_by_tap(const View& weight, const ConvolutionShape& s, Queue& queue) {
+const float* weights_by_tap(const View& weight, const ConvolutionShape& s, const VectorTable& table,
+                            Queue& queue) {
   WideBuffers& wide = wide_buffers();
   const View floats = weight.type == DType::f32 ? weight : widened(weight, wide.a, queue);
   const int64_t taps = taps_of(s), in = s.in / s.groups;
@@ -28,10 +29,18 @@ const float* weights_by_tap(const View& weight, const ConvolutionShape& s, Queue
   const float* from = floats.f32();
   float* const to = float_view(wide.b, weight.count).f32();
   for_ranges(queue, s.out, weight.count, 1, [&](int64_t o, int64_t end) {
+    constexpr int64_t kInputs = 64;
+    const float* lines[kInputs];
     for (; o < end; ++o)
-      for (int64_t t = 0; t < taps; ++t)
-        for (int64_t i = 0; i < in; ++i)
-          to[(o * taps + t) * in + i] = from[(o * in + i) * taps + t];
+      for (int64_t first = 0; first < in; first += kInputs) {
+        const float* const inputs = from + (o * in + first) * taps;
+        float* const out = to + o * taps * in + first;
+        const int64_t count = std::min(kInputs, in - first), whole = count / 8 * 8;
+        for (int64_t i = 0; i < whole; ++i) lines[i] = inputs + i * taps;
+        table.f32.pack_lines({out, lines, whole, taps, in});
+        for (int64_t t = 0; t < taps; ++t)
+          for (int64_t i = whole; i < count; ++i) out[t * in + i] = inputs[i * taps + t];
+      }
   });
   return to;
 }
@@ -39,9 +48,11 @@ const float* weights_by_tap(const View& weight, const ConvolutionShape& s, Queue
 // Fills `length` elements of a line.
 template <class Segment>
 void copy_segment(float* to, const Segment& s, int64_t length, const VectorTable& table) {
-  std::fill(to, to + s.before, 0.0f);
+  if (s.count < length) {
+    std::fill(to, to + s.before, 0.0f);
+    std::fill(to + s.before + s.count, to + length, 0.0f);
+  }
   copy_floats(to + s.before, s.from, s.count, table);
-  std::fill(to + s.before + s.count, to + length, 0.0f);
 }
 
 // Copies the lines of some places for part of k, which runs over the lines of the window.
@@ -78,7 +89,7 @@ class OutputPanels : public PortableOperands {
       for (int64_t i = 0; i < width; ++i)
         at[i] =
             first + i < part.count ? weights_ + (part.first + first + i) * k_ + part.begin : zeros;
-      table_.f32.pack_lines({panels + first * part.length, at, width, part.length});
+      table_.f32.pack_lines({panels + first * part.length, at, width, part.length, width});
     }
   }
   void finish(const ProductBlock& b, float* sums, int64_t stride) const override {
@@ -198,19 +209,22 @@ class WeightPanels : public PortableOperands {
 };
 
 // dw[out][in][taps] = (+=) sums[taps][in][out]. A line of a cache holds kLine outputs of sums, so
-// that many rows of dw are written side by side.
+// that many rows of dw are written side by side. Lines of sums are far apart, so they are asked for
+// in advance.
 void put_weights(const float* sums, float* dw, int64_t out, int64_t in, int64_t taps, Write write,
                  Queue& queue) {
-  constexpr int64_t kLine = 16;
+  constexpr int64_t kLine = 16, kAhead = 8;
   for_ranges(queue, out, out * in * taps, kLine, [&](int64_t first, int64_t end) {
     for (; first < end; first += kLine)
       for (int64_t i = 0; i < in; ++i)
-        for (int64_t t = 0; t < taps; ++t)
+        for (int64_t t = 0; t < taps; ++t) {
+          const float* const from = sums + (t * in + i) * out;
+          if (i + kAhead < in) __builtin_prefetch(from + kAhead * out + first);
           for (int64_t o = first; o < std::min(first + kLine, end); ++o) {
-            const float sum = sums[(t * in + i) * out + o];
             float& to = dw[(o * in + i) * taps + t];
-            to = write == Write::accumulate ? to + sum : sum;
+            to = write == Write::accumulate ? to + from[o] : from[o];
           }
+        }
   });
 }
 
@@ -271,7 +285,7 @@ void run_portable(const ConvolutionForward& a, Queue& queue) {
   if (is_depthwise(s)) return run_depthwise(a, queue);
   if (s.is_product()) return run_portable(product_of(a), queue);
   const VectorTable& table = vector_table();
-  const float* weights = weights_by_tap(a.weight, s, queue);
+  const float* weights = weights_by_tap(a.weight, s, table, queue);
   const int64_t out = s.out / s.groups, k = taps_of(s) * (s.in / s.groups);
   table.with(a.x.type, [&](const auto&, auto element) {
     using T = decltype(element);
@@ -297,7 +311,7 @@ void run_portable(const ConvolutionBackwardData& a, Queue& queue) {
   const Window& w = s.window;
   if (s.is_product()) return run_portable(product_of(a), queue);
   const VectorTable& table = vector_table();
-  const float* weights = weights_by_tap(a.weight, s, queue);
+  const float* weights = weights_by_tap(a.weight, s, table, queue);
   auto phase_y = [&](int64_t first) {
     return phase_of(first, w.height, w.kernel_height, w.stride, w.padding);
   };
@@ -322,8 +336,8 @@ void run_portable(const ConvolutionBackwardWeights& a, Queue& queue) {
   need_type_of_cpus(a.x);
   const ConvolutionShape& s = a.shape;
   if (is_depthwise(s)) return run_depthwise(a, queue);
-  // Outputs are the rows of the product, and the last of few tiles of rows would be half empty.
-  constexpr int64_t kManyOutputs = 128;
+  // Outputs are the rows of the product. Fewer of them would not fill the tiles.
+  constexpr int64_t kManyOutputs = 64;
   if (s.is_product() && s.out >= kManyOutputs) return run_portable(product_of(a), queue);
   const VectorTable& table = vector_table();
   const int64_t out = s.out / s.groups, in = s.in / s.groups, taps = taps_of(s);

@@ -47,7 +47,7 @@ class GemmPanels : public PortableOperands {
     for (int64_t first = 0; first < part.count; first += width) {
       for (int64_t i = 0; i < width; ++i)
         at[i] = first + i < part.count ? b + (part.first + first + i) * ldb + part.begin : zeros;
-      loops_.pack_lines({panels + first * part.length, at, width, part.length});
+      loops_.pack_lines({panels + first * part.length, at, width, part.length, width});
     }
   }
   const float* columns(const OperandPart& part, int64_t& step) const override {

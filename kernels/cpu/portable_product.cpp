@@ -16,8 +16,10 @@ namespace {
 // A thread's block has at most this many rows and columns, so that its sums and its rows stay in a
 // second-level cache of 512 KiB. Blocks are halved until each thread has a few.
 constexpr int64_t kBlockRows = 120, kBlockColumns = 512, kBlocksOfThread = 4;
-// At most this many bytes of packed columns exist at a time, if the sums are in memory anyway.
+// At most this many bytes of packed columns exist at a time, if the sums are in memory anyway. Few
+// sums stay in a cache, so the columns can, too.
 constexpr int64_t kPackedBytes = int64_t{16} << 20;
+constexpr int64_t kFewSums = int64_t{128} << 10, kPackedBesideFew = int64_t{256} << 10;  // bytes
 // More packed bytes than these would leave the second-level cache before all rows have used them.
 // Then each thread packs the columns of one block for itself, if the block takes no more.
 constexpr int64_t kPackedOfThread = int64_t{1} << 20;
@@ -46,8 +48,9 @@ class PortableRun {
     cut_blocks(queue.threads());
     threads_ = threads_for(queue, p.m * p.n * p.k, blocks_);
     depth_ = p.k;
-    if (p.c && padded_n_ * p.k * 4 > kPackedBytes)
-      depth_ = std::max(int64_t{1}, kPackedBytes / (padded_n_ * 4 * kChain)) * kChain;
+    const int64_t most = p.m * p.n * 4 <= kFewSums ? kPackedBesideFew : kPackedBytes;
+    if (p.c && padded_n_ * p.k * 4 > most)
+      depth_ = std::max(int64_t{1}, most / (padded_n_ * 4 * kChain)) * kChain;
     packs_alone_ = padded_n_ * p.k * 4 > kPackedOfThread && columns_ * p.k * 4 <= kPackedOfThread &&
                    blocks_ / row_blocks_ >= (threads_ == 1 ? 1 : kBlocksOfThread * threads_);
     // A worker has a copy of its rows, one tile, the sums of a block if they need scratch, and the

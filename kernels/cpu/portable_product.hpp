@@ -50,7 +50,13 @@ class PortableOperands {
 
 // Copies `count` numbers to floats. T: float, or bf16 as uint16_t.
 inline void copy_floats(float* to, const float* from, int64_t count, const VectorTable&) {
-  std::memcpy(to, from, size_t(count) * sizeof(float));
+  // A call of memcpy takes longer than the copy of a short line. The last vectors may overlap.
+  constexpr int64_t kVector = 8, kShort = 64;
+  if (count < kVector || count > kShort)
+    return void(std::memcpy(to, from, size_t(count) * sizeof(float)));
+  auto copy = [&](int64_t i) { std::memcpy(to + i, from + i, kVector * sizeof(float)); };
+  for (int64_t i = 0; i < count - kVector; i += kVector) copy(i);
+  copy(count - kVector);
 }
 inline void copy_floats(float* to, const uint16_t* from, int64_t count, const VectorTable& table) {
   table.from_bf16(to, from, count);

@@ -20,6 +20,11 @@ template <int kRows>
 void multiply_rows(const ProductTile& t) {
   constexpr int kBases = (kRows + kRowsOfBase - 1) / kRowsOfBase;
   V sum[kRows][kProductVectors];
+  // The sums are written after the loop, to lines that may be in no cache.
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 2
+    for (int j = 0; j < kProductColumns; j += 16) __builtin_prefetch(t.c + r * t.stride + j, 1);
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 2
@@ -101,10 +106,10 @@ void pack_lines(const PanelOfLines<T>& p) {
   int64_t k = 0;
   for (; k + 8 <= p.length; k += 8)
     for (int64_t i = 0; i < p.width; i += 8)
-      transpose8_of(p.panel + k * p.width + i, p.width,
+      transpose8_of(p.panel + k * p.stride + i, p.stride,
                     [&](int line) { return p.lines[i + line] + k; });
   for (; k < p.length; ++k)
-    for (int64_t i = 0; i < p.width; ++i) p.panel[k * p.width + i] = float_of(p.lines[i][k]);
+    for (int64_t i = 0; i < p.width; ++i) p.panel[k * p.stride + i] = float_of(p.lines[i][k]);
 }
 
 template <class T>

@@ -21,12 +21,12 @@ struct ProductTile {
   bool add;
 };
 
-// panel[k][i] = lines[i][k], for i < width, a multiple of 8, and k < length.
+// panel[k * stride + i] = lines[i][k], for i < width, a multiple of 8, and k < length.
 template <class T>
 struct PanelOfLines {
   float* panel;
   const T* const* lines;  // [width]
-  int64_t width, length;
+  int64_t width, length, stride;
 };
 
 // Panels of `width` columns that follow each other, each [length, width]. The columns are those of

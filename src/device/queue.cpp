@@ -91,7 +91,7 @@ void* Queue::scratch(size_t bytes) {
     synchronize("more scratch for ops");  // pending ops may still use it
     scratch_.memory.reset();              // frees the old memory first; its contents are not needed
     scratch_.memory.reset(kind_ == Kind::cuda ? gpu::allocate(scratch_.bytes)
-                                              : std::aligned_alloc(64, scratch_.bytes));
+                                              : std::aligned_alloc(4096, scratch_.bytes));
     if (!scratch_.memory)
       base::fail(base::Exit::internal, "out of memory: {} bytes of op scratch", scratch_.bytes);
   }
