@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <utility>
 
 #include "base/fused.hpp"
 #include "base/own_log.hpp"
@@ -20,39 +21,42 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity(),
 
 // Returns the sum of coefficients[k] x^k.
 template <size_t kTerms>
-double polynomial(const std::array<double, kTerms>& coefficients, double x) {
+inline double polynomial(const std::array<double, kTerms>& coefficients, double x) {
   double sum = coefficients[kTerms - 1];
-  for (size_t k = kTerms - 1; k-- > 0;) sum = fused(sum, x, coefficients[k]);
+  // Without a loop, so that a loop over x becomes vector code.
+  [&]<size_t... k>(std::index_sequence<k...>) {
+    ((sum = fused(sum, x, coefficients[kTerms - 2 - k])), ...);
+  }
+  (std::make_index_sequence<kTerms - 1>());
   return sum;
 }
 
+constexpr double kWhole = 0x1.8p52;  // its last bit counts 1
+
 // Returns the nearest whole number; |x| < 2^51.
-double nearest(double x) {
-  constexpr double kWhole = 0x1.8p52;
-  return x + kWhole - kWhole;
-}
+inline double nearest(double x) { return x + kWhole - kWhole; }
 
 struct Pair {  // the number high + low; low is below the last bit of high
   double high, low;
 };
 
-Pair sum_of(double a, double b) {
+inline Pair sum_of(double a, double b) {
   const double sum = a + b, part = sum - a;
   return {sum, (a - (sum - part)) + (b - part)};
 }
-Pair product_of(double a, double b) {
+inline Pair product_of(double a, double b) {
   const double product = a * b;
   return {product, fused(a, b, -product)};
 }
-Pair sum_of(Pair a, Pair b) {
+inline Pair sum_of(Pair a, Pair b) {
   const Pair sum = sum_of(a.high, b.high);
   return sum_of(sum.high, sum.low + (a.low + b.low));
 }
-Pair product_of(Pair a, Pair b) {
+inline Pair product_of(Pair a, Pair b) {
   const Pair product = product_of(a.high, b.high);
   return sum_of(product.high, fused(a.high, b.low, fused(a.low, b.high, product.low)));
 }
-Pair quotient_of(Pair a, Pair b) {
+inline Pair quotient_of(Pair a, Pair b) {
   const double quotient = a.high / b.high,
                rest = fused(-quotient, b.high, a.high) + fused(-quotient, b.low, a.low);
   return sum_of(quotient, rest / b.high);
@@ -60,16 +64,20 @@ Pair quotient_of(Pair a, Pair b) {
 
 // Exponentials
 
-double two_to(int64_t n) { return std::bit_cast<double>(uint64_t(n + 1023) << 52); }
+// Returns 2^n for whole n from -1022 to 1023. No conversion to an integer is in the way of vectors.
+inline double two_to(double n) {
+  return std::bit_cast<double>((std::bit_cast<uint64_t>(n + kWhole) + 1023) << 52);
+}
 
 struct Exponential {
   Pair factor;  // from sqrt(1/2) to sqrt(2)
-  int64_t exponent;
+  double exponent;
 
   double rounded() const { return scaled(factor.high + factor.low); }
   // Two steps reach denormal results and the largest ones, and only the last step rounds.
   double scaled(double x) const {
-    return x * two_to(exponent / 2) * two_to(exponent - exponent / 2);
+    const double half = nearest(0.5 * exponent);
+    return x * two_to(half) * two_to(exponent - half);
   }
 };
 
@@ -83,7 +91,7 @@ constexpr std::array<double, 13> kExpTerms = [] {  // 1 / 2!, 1 / 3!, ...
 // Returns e^(x.high + x.low) for |x.high| < 800.
 //   x = n ln 2 + r + c with |r| <= ln(2) / 2, and c below the last bit of r
 //   e^(r + c) = 1 + r + r^2 p(r) + c (1 + r)
-Exponential exponential(Pair x) {
+inline Exponential exponential(Pair x) {
   const double n = nearest(x.high * 1.44269504088896340736);
   const Pair part = product_of(n, kLn2Low);
   const Pair first = sum_of(fused(-n, kLn2High, x.high), -part.high),
@@ -91,7 +99,7 @@ Exponential exponential(Pair x) {
   const double r = rest.high, c = rest.low;
   const double tail = fused(r, fused(r, polynomial(kExpTerms, r), c), c);
   const Pair lead = sum_of(1, r);
-  return {{lead.high, lead.low + tail}, int64_t(n)};
+  return {{lead.high, lead.low + tail}, n};
 }
 
 // Logarithms
@@ -229,30 +237,29 @@ constexpr std::array<double, 18> kErfTerms = [] {
 }();
 
 // erf for |x| <= 1
-double erf_within(double x) {
+inline double erf_within(double x) {
   const double z = x * x;
   return fused(x, kErfSlope.high, x * fused(z, polynomial(kErfTerms, z), kErfSlope.low));
 }
 
 // e^(x^2) erfc(x) (1 + 2 x) in powers of t = (x - 4) / (x + 4), for x from 1/4 to 28. The
 // polynomial interpolates at 23 Chebyshev nodes; its largest relative error is 3e-18.
-constexpr std::array<double, 23> kErfcTerms = {
-    0x1.3ba5916e9fd7fp+0,   -0x1.1df1ad154a28fp-3,  0x1.f7f5df66fd497p-7,   0x1.16ecefcfa54b0p-4,
-    -0x1.9ddb23c3e76d4p-4,  0x1.7fee004e0fd45p-4,   -0x1.0fb06dfe7374dp-4,  0x1.3079edf6d0eecp-5,
-    -0x1.0962387c421ddp-6,  0x1.49c67273177bdp-8,   -0x1.8d4aa28967097p-11, -0x1.a1df1c6c55fc6p-13,
-    0x1.3be0e68166234p-13,  -0x1.99597cd9bde23p-16, -0x1.78a60cbe4e1a0p-17, 0x1.7f1f8bfdf220dp-18,
-    0x1.4209a1dcca76ep-22,  -0x1.b9da3ae0173d7p-21, 0x1.1ecd3221ee53dp-24,  0x1.c7573d1f17510p-24,
-    -0x1.a27397ef8e306p-27, -0x1.6b9b31cb90e93p-27, 0x1.7e7b507fe68bbp-36};
+constexpr double kErfcFirst = 0x1.3ba5916e9fd7fp+0;
+constexpr std::array<double, 22> kErfcTerms = {  // the others
+    -0x1.1df1ad154a28fp-3,  0x1.f7f5df66fd497p-7,   0x1.16ecefcfa54b0p-4,   -0x1.9ddb23c3e76d4p-4,
+    0x1.7fee004e0fd45p-4,   -0x1.0fb06dfe7374dp-4,  0x1.3079edf6d0eecp-5,   -0x1.0962387c421ddp-6,
+    0x1.49c67273177bdp-8,   -0x1.8d4aa28967097p-11, -0x1.a1df1c6c55fc6p-13, 0x1.3be0e68166234p-13,
+    -0x1.99597cd9bde23p-16, -0x1.78a60cbe4e1a0p-17, 0x1.7f1f8bfdf220dp-18,  0x1.4209a1dcca76ep-22,
+    -0x1.b9da3ae0173d7p-21, 0x1.1ecd3221ee53dp-24,  0x1.c7573d1f17510p-24,  -0x1.a27397ef8e306p-27,
+    -0x1.6b9b31cb90e93p-27, 0x1.7e7b507fe68bbp-36};
 
 // erfc for x from 1/4 to 28
-double erfc_above(double x) {
+inline double erfc_above(double x) {
   const Pair square = product_of(x, x);
   const Exponential e = exponential({-square.high, -square.low});
   const double t = (x - 4) / (x + 4);
-  double sum = kErfcTerms.back();
-  for (size_t k = kErfcTerms.size() - 1; k-- > 1;) sum = fused(sum, t, kErfcTerms[k]);
-  const Pair lead = product_of(sum, t);
-  const Pair value = sum_of({kErfcTerms[0], 0}, lead);
+  const Pair lead = product_of(polynomial(kErfcTerms, t), t);
+  const Pair value = sum_of({kErfcFirst, 0}, lead);
   const Pair quotient = quotient_of(product_of(e.factor, value), sum_of(1, 2 * x));
   return e.scaled(quotient.high + quotient.low);
 }
@@ -314,10 +321,49 @@ float in_double(float x) {
   return float(kOf(double(x)));
 }
 
+// Functions of many floats. They do what own_exp and own_erf do, but choose between results instead
+// of branches, and contain all that they call, so that compilers make vector code of them.
+
+[[gnu::flatten]] void own_exp_of_floats(float* y, const float* x, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    const double v = double(x[i]), low = v < -746 ? -746 : v, within = low > 709 ? 709 : low;
+    const double value = exponential({within, 0}).rounded();
+    y[i] = float(std::isnan(v) ? v : value);
+  }
+}
+
+[[gnu::flatten]] void own_erf_of_floats(float* y, const float* x, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    const double v = double(x[i]), size = std::abs(v), above = size < 1 ? 1 : size,
+                 between = above > 6 ? 6 : above;
+    const double far = size >= 6 ? 1 : 1 - erfc_above(between);
+    const double value = size <= 1 ? erf_within(v) : std::copysign(far, v);
+    y[i] = float(std::isnan(v) ? v : value);
+  }
+}
+
+// The functions of the C library, one number at a time.
+template <float (*kOf)(float)>
+void one_by_one(float* y, const float* x, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) y[i] = kOf(x[i]);
+}
+
 }  // namespace
 
-const Functions kLibrary = {std::exp, std::log,  std::log1p, std::pow, std::sin, std::cos,
-                            std::erf, std::erfc, std::exp,   std::log, std::sin, std::erf};
+const Functions kLibrary = {std::exp,
+                            std::log,
+                            std::log1p,
+                            std::pow,
+                            std::sin,
+                            std::cos,
+                            std::erf,
+                            std::erfc,
+                            std::exp,
+                            std::log,
+                            std::sin,
+                            std::erf,
+                            one_by_one<std::exp>,
+                            one_by_one<std::erf>};
 const Functions kOwn = {own_exp,
                         own_log_of_any,
                         own_log1p,
@@ -329,6 +375,8 @@ const Functions kOwn = {own_exp,
                         in_double<own_exp>,
                         in_double<own_log_of_any>,
                         in_double<own_sin>,
-                        in_double<own_erf>};
+                        in_double<own_erf>,
+                        own_exp_of_floats,
+                        own_erf_of_floats};
 
 }  // namespace base::math

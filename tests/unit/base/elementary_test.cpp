@@ -172,6 +172,29 @@ TEST(OwnElementary, AreExactWhereTheResultIs) {
   EXPECT_EQ(kOwn.cos(0), 1);
 }
 
+// All floats whose last 13 bits are 0, or any one number: all sizes, signs, infinities and NaNs.
+TEST(OwnElementary, GiveManyFloatsTheBitsOfEach) {
+  constexpr uint32_t kStep = 1 << 13;
+  for (uint32_t low : {0u, 1u, 4711u}) {
+    std::vector<float> x, y((uint64_t{1} << 32) / kStep);
+    for (size_t i = 0; i < y.size(); ++i)
+      x.push_back(std::bit_cast<float>(uint32_t(i) * kStep | low));
+    auto compare = [&](const char* name, auto many, float (*one)(float)) {
+      many(y.data(), x.data(), int64_t(x.size()));
+      for (size_t i = 0; i < y.size(); ++i) {
+        const float alone = one(x[i]);
+        ASSERT_TRUE(std::bit_cast<uint32_t>(y[i]) == std::bit_cast<uint32_t>(alone) ||
+                    (std::isnan(y[i]) && std::isnan(alone)))
+            << name << "(" << x[i] << ") = " << y[i] << " instead of " << alone;
+      }
+    };
+    compare("exp", kOwn.exp_of_floats, kOwn.float_exp);
+    compare("erf", kOwn.erf_of_floats, kOwn.float_erf);
+    compare("library's exp", kLibrary.exp_of_floats, kLibrary.float_exp);
+    compare("library's erf", kLibrary.erf_of_floats, kLibrary.float_erf);
+  }
+}
+
 TEST(Elementary, AreTheLibrarysUnlessOwnOnesAreChosen) {
   volatile double x = 0.7, y = 2.3;  // so that no compiler computes them
   volatile float f = 0.7f;
