@@ -90,6 +90,7 @@ void* Queue::scratch(size_t bytes) {
     MayWait lifted;
     synchronize("more scratch for ops");  // pending ops may still use it
     scratch_.memory.reset();              // frees the old memory first; its contents are not needed
+    // Scratch begins at a page: small products lost a quarter of their speed at other places.
     scratch_.memory.reset(kind_ == Kind::cuda ? gpu::allocate(scratch_.bytes)
                                               : std::aligned_alloc(4096, scratch_.bytes));
     if (!scratch_.memory)

@@ -40,7 +40,7 @@ struct BoxFilter {
 };
 // Returns the box that, applied three times, has the variance of a Gaussian of this deviation.
 BoxFilter box_filter(float radius);
-// Blurs by this filter, three times in each direction. The radius is the deviation.
+// Blurs by the box filter, three times in each direction. The radius is the Gaussian's deviation.
 void gaussian_blur(const Image& image, float radius);
 // Blends the image with a smoothed one: 0 = smooth, 1 = unchanged, 2 = sharp.
 void sharpness(const Image& image, float factor);
