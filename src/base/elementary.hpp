@@ -49,8 +49,8 @@ inline float exp(float x) { return functions().float_exp(x); }
 inline float log(float x) { return functions().float_log(x); }
 inline float sin(float x) { return functions().float_sin(x); }
 inline float erf(float x) { return functions().float_erf(x); }
-// Write the values of exp and erf at many floats. The bits are those of single calls. Own code takes
-// a quarter of their time.
+// Write the values of exp and erf at many floats. The bits are those of single calls. Own code
+// takes a quarter of their time.
 inline void exp_of(float* y, const float* x, int64_t count) {
   functions().exp_of_floats(y, x, count);
 }
