@@ -418,9 +418,22 @@ class TransformersDinov2(Transformers):
         f = self.facts
         given = super().settings()
         del given["intermediate_size"]
-        # The library takes 2/3 of a gated MLP's width, and then the next multiple of 8.
-        given |= {"mlp_ratio": ratio_of(f["width"], f["mlp"] * 3 // 2 if f["gated"] else f["mlp"]), "use_swiglu_ffn": f["gated"]}
+        given |= {"mlp_ratio": self.ratio(), "use_swiglu_ffn": f["gated"]}
         return given | ({"num_register_tokens": f["registers"]} if f["registers"] else {})
+
+    def ratio(self):
+        """Returns a factor that gives the library this width of MLPs: a whole number if one does, since version 5 takes no other."""
+        width, gated, mlp = self.facts["width"], self.facts["gated"], self.facts["mlp"]
+        whole = (mlp * 3 // 2 if gated else mlp) // width
+        # The library takes 2/3 of a gated MLP's width, and then the next multiple of 8.
+        widths = {ratio: (width * ratio * 2 // 3 + 7) // 8 * 8 if gated else width * ratio for ratio in (whole, whole + 1)}
+        return next((ratio for ratio, got in widths.items() if got == mlp), ratio_of(width, mlp * 3 // 2 if gated else mlp))
+
+    def remark(self):
+        """Returns what the export says about libraries that do not open these weights."""
+        return "" if isinstance(self.ratio(), int) else (
+            f"model.trunk.mlp = {self.facts['mlp']} is no whole multiple of the width for transformers (mlp_ratio {self.ratio():.4g}): "
+            "version 4 opens it, version 5 refuses it")
 
 
 class TransformersDinov3(Transformers):
