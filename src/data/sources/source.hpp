@@ -63,6 +63,7 @@ class Fingerprint {
  public:
   Fingerprint& add(std::string_view text);  // adds the length, too
   Fingerprint& add(int64_t number);
+  Fingerprint& add(std::span<const int64_t> numbers);  // as one after the other
   uint64_t value();
 
  private:

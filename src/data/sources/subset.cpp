@@ -20,6 +20,7 @@
 #include "base/thread_scope.hpp"
 #include "data/sources/index_bytes.hpp"
 #include "data/sources/index_file.hpp"
+#include "data/sources/making_lock.hpp"
 
 namespace data {
 namespace {
@@ -109,8 +110,8 @@ base::RankedBits draw_places(const Part& part, const Places& places, int64_t all
   return chosen;
 }
 
-// Drawing a large part takes seconds to minutes. Later starts find it in a file, and the ranks of a
-// node share its pages.
+// Drawing a large part takes seconds to minutes. Other ranks and later starts find it in a file,
+// and the ranks of a node share its pages.
 class PartFile {
  public:
   // `head`: a line that names the format, and all that the part follows from.
@@ -132,6 +133,7 @@ class PartFile {
     }
     return std::nullopt;
   }
+  const std::vector<std::string>& places() const { return places_; }
   void write(const base::RankedBits& chosen) const {
     IndexWriter w;
     w.out = head_;
@@ -148,12 +150,18 @@ class PartFile {
 
 constexpr int64_t kManyDraws = int64_t{1} << 22;  // of a second or more
 
-// Reads the part from its file, or draws it.
+// Reads the part from its file, or draws it. One of all ranks draws, and the others wait for it.
 template <class Draw>
 base::RankedBits kept_in(const PartFile& file, const OpenContext& context, Draw draw) {
   if (std::optional<base::RankedBits> found = file.read()) return std::move(*found);
+  if (!context.write_index) return draw();
+  MakingLock lock(file.places(), context.token);
+  if (std::optional<base::RankedBits> found = file.read()) return std::move(*found);
+  // The file could not be written, so those who waited draw side by side.
+  if (lock.waited()) lock.release();
   base::RankedBits chosen = draw();
-  if (context.write_index && base::where().rank == 0) file.write(chosen);
+  file.write(chosen);
+  if (std::optional<base::RankedBits> shared = file.read()) return std::move(*shared);
   return chosen;
 }
 
@@ -249,8 +257,15 @@ class Subset : public Source {
   uint64_t print_of(uint64_t source) const {
     Fingerprint print;
     print.add(int64_t(source));
-    chosen_.for_each([&](int64_t i) { print.add(i); });
-    return print.value();
+    std::vector<int64_t> samples;
+    samples.reserve(4096);
+    chosen_.for_each([&](int64_t i) {
+      samples.push_back(i);
+      if (samples.size() < samples.capacity()) return;
+      print.add(samples);
+      samples.clear();
+    });
+    return print.add(samples).value();
   }
   std::unique_ptr<Source> source_;
   base::RankedBits chosen_;

@@ -4,6 +4,8 @@
 // subset_test parts.
 #include <gtest/gtest.h>
 
+#include <numeric>
+
 #include "base/hash.hpp"
 #include "data/ops/pipeline.hpp"
 #include "data/sources/source.hpp"
@@ -100,6 +102,17 @@ TEST(Recorded, Fingerprints) {
   std::string many(1 << 17, 'x'), other = many;  // longer than one piece of the hash
   other[0] = 'y';
   EXPECT_NE(Fingerprint().add(many).add("z").value(), Fingerprint().add(other).add("z").value());
+  // Many numbers at once are as one after the other, however full the buffer is.
+  std::vector<int64_t> numbers(20000);
+  std::iota(numbers.begin(), numbers.end(), -7);
+  EXPECT_EQ(fmt::format("{:016x}", Fingerprint().add("abc").add(numbers).value()),
+            "0c6bdd665d53f599");
+  for (size_t first : {0, 3, 65531, 65536, 70000}) {
+    Fingerprint one;
+    Fingerprint all = one.add(std::string(first, 'x'));
+    for (int64_t number : numbers) one.add(number);
+    EXPECT_EQ(all.add(numbers).add("a").value(), one.add("a").value()) << first;
+  }
 }
 
 TEST(Recorded, OrdersOfNamedSetsAndLaterEpochs) {

@@ -3,10 +3,14 @@
 // two parts.
 #include "data/sources/subset.hpp"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
+#include <future>
 #include <set>
 
 #include "base/hash.hpp"
@@ -184,26 +188,36 @@ TEST(Subset, ClassesFixedForever) {
   EXPECT_EQ(by_class({.limit = 1}), (std::vector<int64_t>{3, 4, 5, 14}));
 }
 
-// Drawing four million samples takes a second, reading their file takes none.
+// Drawing this part takes a part of a second, reading its file takes none.
+std::unique_ptr<Source> large_part(const OpenContext& context) {
+  return subset_of(std::make_unique<Numbers>(int64_t{9} << 20),
+                   {.limit = int64_t{4} << 20, .seed = 3}, no_classes, context);
+}
+std::vector<std::string> files_in(const std::string& folder) {
+  std::vector<std::string> out;
+  for (auto& entry : std::filesystem::directory_iterator(folder))
+    out.push_back(entry.path().string());
+  return out;
+}
+// Changes a bit of a part's file, and its checksum.
+std::string other_part(std::string bytes) {
+  bytes[bytes.size() / 2] ^= 1;
+  const uint64_t sum = base::xxh3(std::string_view(bytes).substr(56));
+  std::memcpy(bytes.data() + 48, &sum, 8);
+  return bytes;
+}
+
 TEST(Subset, LargePartsAreKeptInAFile) {
   test::TemporaryDirectory dir;
-  constexpr int64_t kSize = int64_t{9} << 20;
-  const Part part{.limit = int64_t{4} << 20, .seed = 3};
-  auto open = [&](const OpenContext& context) {
-    return subset_of(std::make_unique<Numbers>(kSize), part, no_classes, context);
-  };
-  auto files = [&](const std::string& folder) {
-    std::vector<std::string> out;
-    for (auto& entry : std::filesystem::directory_iterator(folder))
-      out.push_back(entry.path().string());
-    return out;
-  };
+  const auto open = large_part;
+  const auto files = files_in;
+  const int64_t size = int64_t{9} << 20;
   const uint64_t want = open({.threads = 2})->fingerprint();
   const OpenContext context{.threads = 2, .run_index_dir = dir / "index"};
   EXPECT_EQ(open(context)->fingerprint(), want);
   ASSERT_EQ(files(dir / "index").size(), 1u);
   const std::string path = files(dir / "index")[0], bytes = test::read_file(path);
-  EXPECT_LT(bytes.size(), size_t(kSize) / 7 + 1000);
+  EXPECT_LT(bytes.size(), size_t(size) / 7 + 1000);
   EXPECT_EQ(open(context)->fingerprint(), want);
   // A bit of the file that its checksum does not know is not taken. Another one is.
   std::string other = bytes;
@@ -211,11 +225,87 @@ TEST(Subset, LargePartsAreKeptInAFile) {
   test::write_file(path, other);
   EXPECT_EQ(open(context)->fingerprint(), want);
   EXPECT_EQ(test::read_file(path), bytes);
-  const uint64_t sum = base::xxh3(std::string_view(other).substr(56));
-  std::memcpy(other.data() + 48, &sum, 8);
-  test::write_file(path, other);
+  test::write_file(path, other_part(bytes));
   EXPECT_NE(open(context)->fingerprint(), want) << "the file is read";
   EXPECT_EQ(files(dir / "index").size(), 1u);
+}
+
+// A process that holds the lock of a part's file. It renames a file to that one, and ends.
+class OtherMaker {
+ public:
+  OtherMaker(const std::string& path, const std::string& made)
+      : lock_(path + ".lock"), path_(path), made_(made) {
+    if (::pipe(from_) != 0 || ::pipe(to_) != 0) throw std::runtime_error("pipe");
+    child_ = ::fork();
+    if (child_ == 0) hold();
+    char byte = 0;
+    EXPECT_EQ(::read(from_[0], &byte, 1), 1);
+  }
+  ~OtherMaker() {
+    for (int fd : {from_[0], from_[1], to_[0], to_[1]}) ::close(fd);
+  }
+  void finish() {
+    EXPECT_EQ(::write(to_[1], "x", 1), 1);
+    int status = 1;
+    EXPECT_EQ(::waitpid(child_, &status, 0), child_);
+    EXPECT_EQ(status, 0);
+  }
+
+ private:
+  // Calls only functions that a fork of many threads may call.
+  [[noreturn]] void hold() {
+    struct flock all {};
+    all.l_type = F_WRLCK;
+    const int fd = ::open(lock_.c_str(), O_CREAT | O_RDWR, 0666);
+    if (::fcntl(fd, F_SETLK, &all) != 0) ::_exit(1);
+    char byte = 'x';
+    if (::write(from_[1], &byte, 1) != 1 || ::read(to_[0], &byte, 1) != 1) ::_exit(2);
+    ::_exit(made_.empty() || ::rename(made_.c_str(), path_.c_str()) == 0 ? 0 : 3);
+  }
+  std::string lock_, path_, made_;
+  int from_[2], to_[2];
+  pid_t child_ = -1;
+};
+
+TEST(Subset, OneProcessDrawsALargePart) {
+  test::TemporaryDirectory dir;
+  const OpenContext context{.threads = 2, .run_index_dir = dir / "index"};
+  auto print = [&] { return large_part(context)->fingerprint(); };
+  const uint64_t want = print();
+  const std::string path = files_in(dir / "index")[0], bytes = test::read_file(path);
+  test::write_file(path, other_part(bytes));
+  const uint64_t other = print();
+  ASSERT_NE(other, want);
+
+  // What another process makes meanwhile is taken. If it makes nothing, the part is drawn here.
+  for (bool makes : {true, false}) {
+    std::filesystem::remove(path);
+    if (makes) test::write_file(dir / "made", other_part(bytes));
+    OtherMaker maker(path, makes ? dir / "made" : "");
+    std::future<uint64_t> found = std::async(std::launch::async, print);
+    EXPECT_EQ(found.wait_for(std::chrono::seconds(1)), std::future_status::timeout) << makes;
+    maker.finish();
+    EXPECT_EQ(found.get(), makes ? other : want);
+    EXPECT_EQ(files_in(dir / "index"), std::vector<std::string>{path}) << "a lock stays";
+  }
+  EXPECT_EQ(test::read_file(path), bytes);
+
+  // The wait can be cancelled.
+  std::filesystem::remove(path);
+  OtherMaker maker(path, "");
+  std::stop_source stop;
+  OpenContext cancelled = context;
+  cancelled.token = stop.get_token();
+  std::future<void> found = std::async(std::launch::async, [&] { large_part(cancelled); });
+  EXPECT_EQ(found.wait_for(std::chrono::milliseconds(100)), std::future_status::timeout);
+  stop.request_stop();
+  EXPECT_THROW(found.get(), base::Error);
+  maker.finish();
+
+  // A place that takes no file has no lock either.
+  test::write_file(dir / "file", "");
+  const OpenContext nowhere{.threads = 2, .run_index_dir = dir / "file/index"};
+  EXPECT_EQ(large_part(nowhere)->fingerprint(), want);
 }
 
 TEST(Subset, FingerprintTellsPartsApart) {
