@@ -3,8 +3,8 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 
+#include "comm/large_count.hpp"
 #include "comm/tree_exchange.hpp"
 
 namespace comm {
@@ -13,7 +13,7 @@ namespace {
 constexpr int64_t kMessageBytes = 16 << 20;
 
 int64_t elements_of_message(const device::View& view) {
-  return std::min(kMessageBytes / device::size_of(view.type), longest_call());
+  return std::min(kMessageBytes / device::size_of(view.type), counted::longest_call());
 }
 
 device::View message_of(const device::View& view, int64_t number) {
@@ -34,11 +34,6 @@ std::vector<device::View> parts_of(const device::View& view, int parts) {
 }
 
 }  // namespace
-
-int64_t& longest_call() {
-  static int64_t longest = std::numeric_limits<int>::max();
-  return longest;
-}
 
 void LongExchange::begin(MPI_Comm comm, int64_t sequence) {
   comm_ = comm;

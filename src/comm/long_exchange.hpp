@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Exchanges of more elements than one call of MPI can count, on any number of ranks: each rank
+// Exchanges of more elements than one call of this MPI can count, on any number of ranks: each rank
 // sends messages of 16 MiB to one rank after the other. As the tree's exchange it never waits:
 // `advance` does what can be done now. A sum adds the ranks' numbers in an order that is the same
 // in each run. Only the communicator includes this file.
@@ -11,9 +11,6 @@
 #include "device/types.hpp"
 
 namespace comm {
-
-// The most elements of one call of MPI. Tests lower it.
-int64_t& longest_call();
 
 class LongExchange {
  public:

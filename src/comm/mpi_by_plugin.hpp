@@ -23,6 +23,8 @@ using MPI_Group = comm::plugin::Group;
 using MPI_Datatype = comm::plugin::Datatype;
 using MPI_Op = comm::plugin::Op;
 using MPI_Request = comm::plugin::Request;
+using MPI_Count = comm::plugin::Count;
+using MPI_Aint = comm::plugin::Count;
 
 #define MPI_SUCCESS (comm::plugin::table().success)
 #define MPI_UNDEFINED (comm::plugin::table().undefined)
@@ -56,6 +58,7 @@ namespace comm::plugin {
 #define TRAINER_MPI_CALL(name, parameters, arguments) \
   inline int MPI_##name parameters { return table().name arguments; }
 TRAINER_MPI_CALLS(TRAINER_MPI_CALL)
+TRAINER_MPI_LONG_CALLS(TRAINER_MPI_CALL)
 #undef TRAINER_MPI_CALL
 inline int MPI_Test(Request* request, int* done, std::nullptr_t) { return MPI_Test(request, done); }
 inline int MPI_Testall(int count, Request* requests, int* done, std::nullptr_t) {
@@ -64,5 +67,6 @@ inline int MPI_Testall(int count, Request* requests, int* done, std::nullptr_t) 
 }  // namespace comm::plugin
 #define TRAINER_MPI_USE(name, parameters, arguments) using comm::plugin::MPI_##name;
 TRAINER_MPI_CALLS(TRAINER_MPI_USE)
+TRAINER_MPI_LONG_CALLS(TRAINER_MPI_USE)
 #undef TRAINER_MPI_USE
 // NOLINTEND

@@ -13,6 +13,7 @@
 #include "base/log.hpp"
 #include "base/span.hpp"
 #include "comm/comm.hpp"
+#include "comm/large_count.hpp"
 #include "comm/long_exchange.hpp"
 #include "comm/mpi_handle.hpp"
 #include "comm/mpi_lane.hpp"
@@ -193,14 +194,13 @@ class MpiComm : public Comm {
       fetch(own, send, queue);
       send.data = own;
     }
-    if (is_long(send.count))
+    if (counted::needs_pieces(send.count))
       return start(timer, work, Way::messages,
                    [&] { work->messages.begin_gather(comm_, ++sequence_, send, recv); });
     const void* from = own == send.data ? MPI_IN_PLACE : send.data;
-    const int count = int(send.count);
     return start(timer, work, Way::request, [&] {
-      CHECK_MPI(MPI_Iallgather(from, count, type_of(send.type), recv.data, count,
-                               type_of(send.type), comm_, &work->request));
+      CHECK_MPI(counted::begin_gather(from, send.count, type_of(send.type), recv.data, comm_,
+                                      &work->request));
     });
   }
 
@@ -220,12 +220,12 @@ class MpiComm : public Comm {
       send.data = copy;
     }
     if (order_ == SumOrder::tree) return start_tree(timer, work, send, recv);
-    if (is_long(recv.count))
+    if (counted::needs_pieces(recv.count))
       return start(timer, work, Way::messages,
                    [&] { work->messages.begin_scatter(comm_, ++sequence_, send, recv); });
     return start(timer, work, Way::request, [&] {
-      CHECK_MPI(MPI_Ireduce_scatter_block(send.data, recv.data, int(recv.count), type_of(send.type),
-                                          MPI_SUM, comm_, &work->request));
+      CHECK_MPI(counted::begin_scatter(send.data, recv.count, type_of(send.type), recv.data, comm_,
+                                       &work->request));
     });
   }
 
@@ -244,12 +244,12 @@ class MpiComm : public Comm {
       return start(timer, work, Way::shared,
                    [&] { work->shared.begin(*shared_, *parts, node_.rank(), view); });
     if (order_ == SumOrder::tree) return start_tree(timer, work, view, {});
-    if (is_long(view.count))
+    if (counted::needs_pieces(view.count))
       return start(timer, work, Way::messages,
                    [&] { work->messages.begin_sum(comm_, ++sequence_, view); });
     return start(timer, work, Way::request, [&] {
-      CHECK_MPI(MPI_Iallreduce(MPI_IN_PLACE, view.data, int(view.count), type_of(view.type),
-                               MPI_SUM, comm_, &work->request));
+      CHECK_MPI(
+          counted::begin_sum(view.data, view.count, type_of(view.type), comm_, &work->request));
     });
   }
 
@@ -364,12 +364,13 @@ class MpiComm : public Comm {
     return free->get();
   }
 
-  static bool is_long(int64_t count) { return count > longest_call(); }
   // `bytes`: of an element.
   void broadcast_whole(void* data, int64_t count, MPI_Datatype type, int64_t bytes, int root) {
-    for (int64_t begin = 0; begin == 0 || begin < count; begin += longest_call()) {
+    const int64_t most =
+        counted::needs_pieces(count) ? counted::longest_call() : std::max<int64_t>(count, 1);
+    for (int64_t begin = 0; begin == 0 || begin < count; begin += most) {
       char* piece = static_cast<char*>(data) + begin * bytes;
-      CHECK_MPI(MPI_Bcast(piece, int(std::min(longest_call(), count - begin)), type, root, comm_));
+      CHECK_MPI(counted::broadcast(piece, std::min(most, count - begin), type, root, comm_));
     }
   }
   void broadcast_whole(std::string& text, int root) {
@@ -377,16 +378,13 @@ class MpiComm : public Comm {
   }
   void gather_bytes(const std::string& mine, const std::vector<int64_t>& lengths,
                     const std::vector<int64_t>& starts, std::string& all) {
-    if (is_long(int64_t(all.size()))) {
+    if (counted::needs_pieces(int64_t(all.size()))) {
       std::memcpy(all.data() + starts[rank_], mine.data(), mine.size());
       for (int i = 0; i < size_; ++i)
         broadcast_whole(all.data() + starts[i], lengths[i], MPI_CHAR, 1, i);
       return;
     }
-    const std::vector<int> counts(lengths.begin(), lengths.end()),
-        places(starts.begin(), starts.end());
-    CHECK_MPI(MPI_Allgatherv(mine.data(), counts[rank_], MPI_CHAR, all.data(), counts.data(),
-                             places.data(), MPI_CHAR, comm_));
+    CHECK_MPI(counted::gather_texts(mine.data(), rank_, all.data(), lengths, starts, comm_));
   }
 
   // An agreement, in which ranks wait for the slowest one.

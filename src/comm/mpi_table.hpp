@@ -13,6 +13,7 @@ using Op = struct OpBytes*;
 using Request = struct RequestBytes*;
 using Info = struct InfoBytes*;
 using Errhandler = struct ErrhandlerBytes*;
+using Count = long long;  // NOLINT: 64 bits on every machine, as MPI_Count
 
 // Room for texts; a plugin does not compile for an MPI that needs more.
 constexpr int kErrorText = 1024, kProcessorName = 1024, kLibraryText = 8192;
@@ -74,6 +75,27 @@ constexpr int kErrorText = 1024, kProcessorName = 1024, kLibraryText = 8192;
   CALL(Test, (Request * request, int* done), (request, done))                                      \
   CALL(Testall, (int count, Request* requests, int* done), (count, requests, done))
 
+// Likewise those of MPI 4, which not every library has: null, then.
+#define TRAINER_MPI_LONG_CALLS(CALL)                                                   \
+  CALL(Bcast_c, (void* data, Count count, Datatype type, int root, Comm comm),         \
+       (data, count, type, root, comm))                                                \
+  CALL(Allgatherv_c,                                                                   \
+       (const void* send, Count count, Datatype type, void* recv, const Count* counts, \
+        const Count* starts, Datatype recv_type, Comm comm),                           \
+       (send, count, type, recv, counts, starts, recv_type, comm))                     \
+  CALL(Iallreduce_c,                                                                   \
+       (const void* send, void* recv, Count count, Datatype type, Op op, Comm comm,    \
+        Request* request),                                                             \
+       (send, recv, count, type, op, comm, request))                                   \
+  CALL(Iallgather_c,                                                                   \
+       (const void* send, Count count, Datatype type, void* recv, Count recv_count,    \
+        Datatype recv_type, Comm comm, Request* request),                              \
+       (send, count, type, recv, recv_count, recv_type, comm, request))                \
+  CALL(Ireduce_scatter_block_c,                                                        \
+       (const void* send, void* recv, Count count, Datatype type, Op op, Comm comm,    \
+        Request* request),                                                             \
+       (send, recv, count, type, op, comm, request))
+
 // The constants of MPI, many members: one for each that the program names.
 struct Table {
   int success, undefined, thread_serialized, comm_type_shared;
@@ -86,6 +108,7 @@ struct Table {
   Errhandler errors_return;
 #define TRAINER_MPI_SLOT(name, parameters, arguments) int(*name) parameters;
   TRAINER_MPI_CALLS(TRAINER_MPI_SLOT)
+  TRAINER_MPI_LONG_CALLS(TRAINER_MPI_SLOT)
 #undef TRAINER_MPI_SLOT
 };
 

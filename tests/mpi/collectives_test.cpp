@@ -15,7 +15,7 @@
 #include "base/clock.hpp"
 #include "base/flight_page.hpp"
 #include "base/span.hpp"
-#include "comm/long_exchange.hpp"
+#include "comm/large_count.hpp"
 #include "comm/shared_sum.hpp"
 #include "comm_suite.hpp"
 #include "ranks.hpp"
@@ -229,11 +229,19 @@ void shared_last_wakes_the_others(comm::Session& session) {
   }
 }
 
-// All exchanges of more than a thousand elements go by messages.
-void by_messages(comm::Session& session, device::Queue& queue) {
-  const int64_t longest = std::exchange(comm::longest_call(), 1000);
-  all_of(*session.split(0, session.world().rank(), SumOrder::library), SumOrder::library, queue);
-  comm::longest_call() = longest;
+// Exchanges of more than a thousand elements go by messages, or by calls of MPI 4.
+void beyond_one_call(comm::Session& session, device::Queue& queue) {
+  const int64_t longest = std::exchange(comm::counted::longest_call(), 1000);
+  const bool long_calls = std::exchange(comm::counted::counts_long(), false);
+  if (session.world().rank() == 0)
+    std::printf("calls of MPI 4: %s\n", long_calls ? "tested" : "skipped, this MPI has none");
+  for (const bool by_calls : {false, true}) {
+    if (by_calls && !long_calls) continue;
+    comm::counted::counts_long() = by_calls;
+    all_of(*session.split(0, session.world().rank(), SumOrder::library), SumOrder::library, queue);
+  }
+  comm::counted::longest_call() = longest;
+  comm::counted::counts_long() = long_calls;
 }
 
 int64_t available_bytes() {
@@ -304,7 +312,7 @@ int run(comm::Session& session, int argc, char** argv) {
     in_shared_memory<float>(world, *group, order, queue);
     in_shared_memory<double>(world, *group, order, queue);
   }
-  by_messages(session, queue);
+  beyond_one_call(session, queue);
   agreements(world);
   unlike_calls(world);
   beside_main(session);

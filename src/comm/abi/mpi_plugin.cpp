@@ -9,6 +9,15 @@
 
 #include "comm/mpi_table.hpp"
 
+#if MPI_VERSION >= 4
+// A library of this interface may be older than the header. Then these are null.
+#pragma weak MPI_Bcast_c
+#pragma weak MPI_Allgatherv_c
+#pragma weak MPI_Iallreduce_c
+#pragma weak MPI_Iallgather_c
+#pragma weak MPI_Ireduce_scatter_block_c
+#endif
+
 namespace comm::plugin {
 namespace {
 
@@ -72,6 +81,30 @@ int test_all(int count, Request* requests, int* done) {
   for (int i = 0; i < count; ++i) requests[i] = same_bytes<Request>(native[i]);
   return code;
 }
+
+#if MPI_VERSION >= 4
+static_assert(sizeof(MPI_Count) == sizeof(Count) && sizeof(MPI_Aint) == sizeof(Count));
+
+int gather_long(const void* send, Count count, Datatype type, void* recv, const Count* counts,
+                const Count* starts, Datatype recv_type, Comm comm) {
+  return MPI_Allgatherv_c(send, count, in(type), recv, reinterpret_cast<const MPI_Count*>(counts),
+                          reinterpret_cast<const MPI_Aint*>(starts), in(recv_type), in(comm));
+}
+
+// All of them, or none.
+void set_long_calls(Table& t) {
+  if (!&MPI_Bcast_c || !&MPI_Allgatherv_c || !&MPI_Iallreduce_c || !&MPI_Iallgather_c ||
+      !&MPI_Ireduce_scatter_block_c)
+    return;
+  set<&MPI_Bcast_c>(t.Bcast_c);
+  set<&MPI_Iallreduce_c>(t.Iallreduce_c);
+  set<&MPI_Iallgather_c>(t.Iallgather_c);
+  set<&MPI_Ireduce_scatter_block_c>(t.Ireduce_scatter_block_c);
+  t.Allgatherv_c = &gather_long;
+}
+#else
+void set_long_calls(Table&) {}
+#endif
 
 void set_constants(Table& t) {
   t.success = MPI_SUCCESS;
@@ -138,6 +171,7 @@ extern "C" __attribute__((visibility("default"))) bool TRAINER_MPI_FILL(Table* t
   if (size != sizeof(Table)) return false;
   set_constants(*table);
   set_calls(*table);
+  set_long_calls(*table);
   return true;
 }
 
