@@ -9,8 +9,10 @@
 #include "base/memory_limit.hpp"
 #include "base/process_start.hpp"
 #include "base/thread_scope.hpp"
+#include "checkpoint/weight_file.hpp"
 #include "command_line.hpp"
 #include "host/threads.hpp"
+#include "io/files.hpp"
 #include "job/failure.hpp"
 #include "job/failure_report.hpp"
 #include "job/stops.hpp"
@@ -27,6 +29,12 @@ std::unique_ptr<config::Deck> load(const CommandLine& c, train::Recipe& recipe) 
   if (mode.own_deck && (c.deck.empty() || mode.reads_weights))
     return std::make_unique<config::Deck>(
         config::DeckSource{"the deck of --mode " + c.mode, mode.own_deck, c.set, c.unset}, recipe);
+  if (io::exists(c.deck) && checkpoint::has_weights_alone(c.deck))
+    base::fail(base::Exit::config,
+               "{} holds weights and no deck. Name it in a deck: init.from to train on from it, "
+               "evaluate.from, extract.from or caption.from to use it. --mode weights shows keys "
+               "that fit it",
+               c.deck);
   const char* from = mode.images_from;
   return std::make_unique<config::Deck>(from && modes::holds_deck(c.deck)
                                             ? modes::read_run_deck(c.deck, from, c.set, c.unset)

@@ -10,6 +10,7 @@
 #include "base/text.hpp"
 #include "checkpoint/resample.hpp"
 #include "checkpoint/torch_names.hpp"
+#include "checkpoint/weight_config.hpp"
 
 namespace checkpoint {
 namespace {
@@ -34,12 +35,13 @@ std::optional<std::string> block_of(const std::string& name, const std::string& 
 class TranslatedVit : public WeightFile {
  public:
   TranslatedVit(std::unique_ptr<WeightFile> file, const VitFamily& family,
-                const std::string& prefix, const models::VitFacts& vit)
+                const std::string& prefix, const models::VitFacts& vit, bool rotary = false)
       : WeightFile(file->path()),
         file_(std::move(file)),
         family_(family.name),
         prefix_(prefix),
-        vit_(vit) {
+        vit_(vit),
+        rotary_(rotary) {
     const std::vector<FileTensor>& all = file_->tensors();
     std::vector<Target> found;
     std::optional<size_t> cls, positions;
@@ -47,6 +49,7 @@ class TranslatedVit : public WeightFile {
     keys_are_masked_ = family.key_mask && tensor_named(family.key_mask);
     for (size_t i = 0; i < all.size(); ++i) {
       const std::string& name = all[i].name;
+      if (all[i].count() == 0) continue;  // such as the registers of a ViT that has none
       const bool below = name.starts_with(prefix);
       const bool numbers = all[i].type && all[i].type != device::DType::i64;
       const std::string rest = below ? name.substr(prefix.size()) : "";
@@ -60,11 +63,12 @@ class TranslatedVit : public WeightFile {
         const bool trunk =
             below &&
             std::ranges::find(family.parts, rest.substr(0, rest.find('.'))) != family.parts.end();
-        found.push_back({.tensor = all[i], .sources = {i}});
+        found.push_back({.tensor = all[i], .sources = {i}, .stranger = trunk});
         if (all[i].type) found.back().tensor.type = device::DType::f32;  // as seek() leaves them
         if (trunk) found.back().tensor.name = vit_.root + rest;
       }
     }
+    has_token_ = cls.has_value();
     add_tokens(cls, positions, found);
     add_stem_bias(found);
     add_attention_biases(found);
@@ -80,13 +84,24 @@ class TranslatedVit : public WeightFile {
   std::string translated_root() const override { return vit_.root; }
   std::string family() const override { return family_; }
   std::string prefix() const override { return prefix_; }
+  bool is_rotary() const override { return rotary_; }
+  bool is_stranger(size_t tensor) const override { return targets_[tensor].stranger; }
+  // True for a pooling head behind a class token. No ViT of this program has both.
+  bool pools_beside_token() const {
+    const auto has = [&](const char* path) {
+      return std::ranges::any_of(tensors(),
+                                 [&](const FileTensor& t) { return t.name == vit_.root + path; });
+    };
+    return has_token_ && has("MAPHead_0/probe");
+  }
 
  private:
   struct Target {
     FileTensor tensor;
     std::vector<size_t> sources;  // tensors of the file
     How how = How::same;
-    int part = 0;  // of these equal ones
+    int part = 0;           // of these equal ones
+    bool stranger = false;  // a part of the trunk without a rule
   };
 
   const FileTensor* tensor_named(const std::string& rest) const {
@@ -329,7 +344,8 @@ class TranslatedVit : public WeightFile {
   std::unique_ptr<WeightFile> file_;
   const std::string family_, prefix_;
   const models::VitFacts vit_;
-  bool keys_are_masked_ = false;
+  const bool rotary_;
+  bool keys_are_masked_ = false, has_token_ = false;
   std::vector<Target> targets_;  // by tensor
   std::set<size_t> early_;       // tensors of the file that are kept for later targets
   std::optional<size_t> next_;   // the file is read from here on
@@ -338,42 +354,61 @@ class TranslatedVit : public WeightFile {
   int64_t taken_ = 0;          // bytes
 };
 
-// Refuses to take DINOv3's rotary positions for others, as tensors may not show the difference.
-void compare_positions(const WeightFile& file, const VitFamily& family, const std::string& prefix,
-                       const models::VitFacts& vit) {
-  if (vit.patches < 0) return;  // no model is there to compare with
+// True if the file's ViT has DINOv3's rotary positions.
+bool is_rotary_vit(const WeightFile& file, const VitFamily& family, const std::string& prefix) {
   auto has = [&](const std::string& rest) {
     return std::ranges::any_of(file.tensors(),
                                [&](const FileTensor& t) { return t.name == prefix + rest; });
   };
-  const bool always = *family.positions == 0;
   // Other rotary ViTs of timm turn other pairs of numbers. They have biases of keys, or a table.
-  const bool found = always || (family.key_mask && !has(family.positions) &&
-                                (has(family.key_mask) || !has("blocks.0.attn.qkv.bias")));
-  if (found == vit.rotary) return;
-  if (found)
+  return *family.positions == 0 || (family.key_mask && !has(family.positions) &&
+                                    (has(family.key_mask) || !has("blocks.0.attn.qkv.bias")));
+}
+
+// Refuses to take DINOv3's rotary positions for others, as tensors may not show the difference.
+void compare_positions(const std::string& path, bool rotary, const models::VitFacts& vit) {
+  if (rotary == vit.rotary) return;
+  if (rotary)
     base::fail(base::Exit::checkpoint,
                "init.from: {} holds a ViT with the rotary positions of DINOv3, and this model has "
                "others: posemb = \"rope\" fits",
-               file.path());
+               path);
   base::fail(base::Exit::checkpoint,
              "init.from: {} holds a ViT without the rotary positions of DINOv3, and this model has "
              "them (posemb = \"rope\")",
-             file.path());
+             path);
 }
 
-// Warns if no program that has such ViTs computes GELU as the model does.
-void compare_gelu(const WeightFile& file, const models::VitFacts& vit) {
-  const std::vector<std::string> theirs = usual_gelu(file, vit.root);
+// Refuses a model that the files beside the weights do not describe, where no tensor shows it.
+void compare_with_files(const WeightConfig& beside, const std::string& path,
+                        const models::VitFacts& vit) {
+  if (beside.files.empty()) return;
+  const std::string where = fmt::format("{} beside {}", fmt::join(beside.files, ", "), path);
+  if (!beside.foreign.empty())
+    base::fail(base::Exit::checkpoint, "init.from: {} says {}: no ViT of this program is so", where,
+               fmt::join(beside.foreign, "; "));
+  if (beside.heads > 0 && beside.heads != vit.heads)
+    base::fail(base::Exit::checkpoint,
+               "init.from: {} says that the ViT has {} heads, and this model has "
+               "model.trunk.heads = {}",
+               where, beside.heads, vit.heads);
+}
+
+// Warns if no program that has such ViTs computes GELU as the model does. told: what a file beside
+// the weights says, or "".
+void compare_gelu(const WeightFile& file, const models::VitFacts& vit, const std::string& told) {
+  const std::vector<std::string> theirs =
+      told.empty() ? usual_gelu(file, vit.root) : std::vector{told};
   if (vit.gelu.empty() || std::ranges::find(theirs, vit.gelu) != theirs.end()) return;
   const std::string& first = theirs.front();
   base::log::warning(
       "{} holds a ViT with the names of {}, which computes GELU {}, and this model has gelu = "
       "\"{}\": gelu = \"{}\" beside the keys of the ViT gives the same features",
       file.path(), file.family(),
-      first == "quick"  ? "by a sigmoid if it is OpenAI's, else exactly"
-      : first == "tanh" ? "by tanh"
-                        : "exactly",
+      !told.empty()      ? fmt::format("as \"{}\" (a file beside it says so)", told)
+      : first == "quick" ? "by a sigmoid if it is OpenAI's, else exactly"
+      : first == "tanh"  ? "by tanh"
+                         : "exactly",
       vit.gelu, fmt::join(theirs, "\" or \""));
 }
 
@@ -416,7 +451,8 @@ std::unique_ptr<WeightFile> translated_vit(std::unique_ptr<WeightFile> file,
     if (wanted_family != kAnyFamily && wanted_family != one.key) continue;
     std::optional<std::string> found;
     if (map.empty()) {
-      found = trunk_prefix(*file, one.mark, "ViTs", vit.root);
+      found = trunk_prefix(*file, one.mark, "ViTs", vit.root,
+                           one.shares_mark ? one.rules.front().theirs : "");
     } else if (map.size() == 1 && map.contains(root)) {
       std::string wanted = map.at(root);
       if (!wanted.empty() && !wanted.ends_with('.')) wanted += '.';
@@ -440,9 +476,19 @@ std::unique_ptr<WeightFile> translated_vit(std::unique_ptr<WeightFile> file,
                wanted_family, file->path());
   if (!family) return file;
   map.clear();
-  compare_positions(*file, *family, prefix, vit);
-  auto translated = std::make_unique<TranslatedVit>(std::move(file), *family, prefix, vit);
-  compare_gelu(*translated, vit);
+  const bool rotary = is_rotary_vit(*file, *family, prefix);
+  const bool compares = vit.patches >= 0;  // there is a model
+  if (compares) compare_positions(file->path(), rotary, vit);
+  auto translated = std::make_unique<TranslatedVit>(std::move(file), *family, prefix, vit, rotary);
+  if (!compares) return translated;
+  if (translated->pools_beside_token())
+    base::fail(base::Exit::checkpoint,
+               "init.from: {} holds a ViT with a class token and a pooling head: no ViT of this "
+               "program has both",
+               translated->path());
+  const WeightConfig beside = read_weight_config(translated->path());
+  compare_with_files(beside, translated->path(), vit);
+  compare_gelu(*translated, vit, beside.gelu);
   return translated;
 }
 

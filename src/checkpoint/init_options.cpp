@@ -15,8 +15,9 @@ void InitOptions::bind(config::Table& t) {
         "parameters of a new run, at step 0 only: \"\" = random; a checkpoint .h5; a run "
         "directory; .npz, .safetensors or a file of torch.save (.pth, .pt, .bin, .ckpt, .torch) "
         "with "
-        "big_vision's names; .index.json for several such files; a checkpoint folder of "
-        "big_vision. For ResNets also the names of torchvision, VISSL, MoCo, SwAV or DINO, below "
+        "big_vision's names; .index.json for several such files; a folder with model.safetensors "
+        "or the like, as libraries write it; a checkpoint folder of big_vision. For ResNets also "
+        "the names of torchvision, VISSL, MoCo, SwAV or DINO, below "
         "any prefix; for ConvNeXts also those of torchvision")
       .unit("path");
   t.key("dont_load", dont_load,
@@ -31,7 +32,8 @@ void InitOptions::bind(config::Table& t) {
         return "";
       });
   std::vector<std::string> families = {kAnyFamily, kOwnNames};
-  for (const VitFamily& one : vit_families()) families.push_back(one.key);
+  for (const VitFamily& one : vit_families())
+    if (std::ranges::find(families, one.key) == families.end()) families.emplace_back(one.key);
   t.key("family", family,
         fmt::format("whose names the tensors of a ViT have: {}. auto: recognised; own: this "
                     "program's or big_vision's",

@@ -24,6 +24,12 @@ constexpr Ending kEndings[] = {
     {".ckpt", open_pth_weights},   {".torch", open_pth_weights},
     {".pth.tar", open_pth_weights}};
 
+// By transformers and timm, by open_clip, and by tools/export for big_vision.
+constexpr const char* kNamesInFolders[] = {
+    "model.safetensors", "model.safetensors.index.json", "open_clip_model.safetensors",
+    "pytorch_model.bin", "pytorch_model.bin.index.json", "open_clip_pytorch_model.bin",
+    "weights.npz"};
+
 std::unique_ptr<WeightFile> open_newest(const std::vector<Candidate>& files) {
   std::string reasons;
   for (const Candidate& c : files) {
@@ -47,13 +53,23 @@ std::string pointer_in(const std::string& path) {
 
 }  // namespace
 
-bool has_weights_alone(const std::string& path) {
-  return std::ranges::any_of(kEndings,
-                             [&](const Ending& e) { return data::has_ending(path, e.text); });
+std::string weights_in(const std::string& path) {
+  if (!io::is_directory(path)) return path;
+  for (const char* name : kNamesInFolders)
+    if (const std::string file = path + (path.ends_with('/') ? "" : "/") + name; io::exists(file))
+      return file;
+  return path;
 }
 
-std::unique_ptr<WeightFile> open_weights(const std::string& path) {
+bool has_weights_alone(const std::string& path) {
+  const std::string file = weights_in(path);
+  return std::ranges::any_of(kEndings,
+                             [&](const Ending& e) { return data::has_ending(file, e.text); });
+}
+
+std::unique_ptr<WeightFile> open_weights(const std::string& given) {
   using base::Exit;
+  const std::string path = weights_in(given);
   try {
     if (std::string folder = zarr_folder(path); !folder.empty()) return open_zarr_weights(folder);
     if (!io::exists(path)) base::fail(Exit::checkpoint, "{}: there is no such file", path);

@@ -14,12 +14,16 @@ bool is_of_trunk(const std::string& rest, const models::TorchTrunk& trunk) {
 }
 
 std::vector<std::string> prefixes_of_trunks(const std::vector<FileTensor>& tensors,
-                                            const std::string& mark) {
+                                            const std::string& mark, const std::string& also) {
   std::vector<std::string> found;
   for (const FileTensor& t : tensors)
     if (t.name.ends_with(mark)) {
       const std::string prefix = t.name.substr(0, t.name.size() - mark.size());
-      if (prefix.empty() || prefix.ends_with('.') || prefix.ends_with('/')) found.push_back(prefix);
+      if (!prefix.empty() && !prefix.ends_with('.') && !prefix.ends_with('/')) continue;
+      if (also.empty() || prefix.ends_with('/') ||
+          std::ranges::any_of(tensors,
+                              [&](const FileTensor& of) { return of.name == prefix + also; }))
+        found.push_back(prefix);
     }
   return found;
 }
@@ -51,8 +55,9 @@ bool is_beside(const std::string& path, const models::TorchTrunk& trunk) {
 }
 
 std::optional<std::string> trunk_prefix(const WeightFile& file, const std::string& mark,
-                                        const std::string& plural, const std::string& root) {
-  const std::vector<std::string> prefixes = prefixes_of_trunks(file.tensors(), mark);
+                                        const std::string& plural, const std::string& root,
+                                        const std::string& also) {
+  const std::vector<std::string> prefixes = prefixes_of_trunks(file.tensors(), mark, also);
   // Checkpoints of this program have prefixes such as "params/trunk/", which need no translation.
   if (prefixes.empty() || std::any_of(prefixes.begin(), prefixes.end(),
                                       [](const std::string& p) { return p.ends_with('/'); }))

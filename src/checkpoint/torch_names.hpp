@@ -24,8 +24,11 @@ bool is_beside(const std::string& path, const models::TorchTrunk& trunk);
 // name ends with `mark`, a tensor that each trunk has once, or if the names are this program's own.
 // If a method trains several encoders, encoder_q or teacher is used, because that one is evaluated.
 // Throws Error(Exit::checkpoint) if the choice is not unique. plural: "ResNets", for messages.
+// also: another tensor of each trunk, if other models have tensors with the name of the mark; or
+// "".
 std::optional<std::string> trunk_prefix(const WeightFile& file, const std::string& mark,
-                                        const std::string& plural, const std::string& root);
+                                        const std::string& plural, const std::string& root,
+                                        const std::string& also = "");
 
 class TorchNames {
  public:

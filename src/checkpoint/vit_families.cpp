@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/vit_families.hpp"
 
+#include <algorithm>
+#include <utility>
+
 namespace checkpoint {
 namespace {
 
@@ -190,7 +193,43 @@ VitFamily transformers_dinov3() {
            {"layer.{}.mlp.down_proj.bias", TRAINER_BLOCK "MlpBlock_0/Dense_1/bias"},
            {"norm.weight", "Transformer/encoder_norm/scale"},
            {"norm.bias", "Transformer/encoder_norm/bias"}},
-          {"embeddings.mask_token"}};
+          {"embeddings.mask_token"},
+          nullptr,
+          nullptr,
+          nullptr,
+          true};
+}
+
+// Returns the family with the names that version 5 of transformers gives its modules, and so to
+// model.state_dict(). save_pretrained writes the older names of `of`. blocks, theirs: what the
+// names of blocks begin with. The key stays, as for a user both are files of transformers.
+VitFamily renamed_blocks(VitFamily of, const std::string& blocks, const std::string& theirs,
+                         const char* mark) {
+  const std::pair<std::string, std::string> parts[] = {
+      {"attention.attention.query", "attention.q_proj"},
+      {"attention.attention.key", "attention.k_proj"},
+      {"attention.attention.value", "attention.v_proj"},
+      {"attention.output.dense", "attention.o_proj"},
+      {"intermediate.dense", "mlp.fc1"},
+      {"output.dense", "mlp.fc2"}};
+  of.mark = mark;
+  of.shares_mark = true;
+  of.parts.push_back(theirs.substr(0, theirs.find('.')));
+  std::vector<Rule> rules;
+  for (Rule rule : of.rules) {
+    if (rule.theirs.starts_with(blocks)) {
+      std::string rest = rule.theirs.substr(blocks.size());
+      for (const auto& [old, renamed] : parts)
+        if (rest.starts_with(old)) rest = renamed + rest.substr(old.size());
+      rule.theirs = theirs + rest;
+    }
+    // Two older names may have one new name.
+    if (std::ranges::none_of(
+            rules, [&](const Rule& r) { return r.theirs == rule.theirs && r.ours == rule.ours; }))
+      rules.push_back(rule);
+  }
+  of.rules = std::move(rules);
+  return of;
 }
 
 VitFamily torchvision() {
@@ -421,8 +460,18 @@ const std::vector<VitFamily>& decoder_families() {
 
 const std::vector<VitFamily>& vit_families() {
   static const std::vector<VitFamily> all = {
-      timm(),        transformers(),       transformers_dinov3(),
-      torchvision(), transformers_pairs(), open_clip()};
+      timm(),
+      transformers(),
+      renamed_blocks(transformers(), "encoder.layer.{}.", "layers.{}.",
+                     "layers.0.attention.q_proj.weight"),
+      renamed_blocks(transformers(), "encoder.layer.{}.", "encoder.layer.{}.",
+                     "encoder.layer.0.attention.q_proj.weight"),
+      transformers_dinov3(),
+      renamed_blocks(transformers_dinov3(), "layer.{}.", "model.layer.{}.",
+                     "model.layer.0.attention.q_proj.weight"),
+      torchvision(),
+      transformers_pairs(),
+      open_clip()};
   return all;
 }
 

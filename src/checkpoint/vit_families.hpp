@@ -43,6 +43,9 @@ struct VitFamily {
   const char *hidden = nullptr, *output = nullptr;
   // If a tensor has this name, the biases of keys are not used.
   const char* key_mask = nullptr;
+  // Towers of texts and other models have tensors with the name of the mark, too. The patches,
+  // which the first rule names, must lie beside it.
+  bool shares_mark = false;
 };
 
 // Returns the family's rules for a ViT with such halves.

@@ -14,12 +14,18 @@ struct WeightConfig {
   int64_t heads = 0, image_size = 0;  // 0: not said, as for the numbers below
   std::string gelu{};                 // a value of model.trunk.gelu; "" : not said
   double norm_epsilon = 0;
+  // What they say that no ViT of this program does: "hidden_act = \"relu\"".
+  std::vector<std::string> foreign{};
   std::vector<double> mean{}, deviation{};  // of red, green, blue, in [0, 1]
   std::string interpolation{};              // "bicubic", "bilinear"
-  double crop = 0;                          // share of the shorter side that is kept
+  // An image is resized until its shorter side is `resized`, or to a square of it if `squashed`.
+  // Then the middle of image_size is kept.
+  int64_t resized = 0;
+  bool squashed = false;
 };
 
-// Reads those that lie in the folder of the file. What is malformed is passed over.
+// Reads those that lie in the folder of the file, or in this folder. What is malformed is passed
+// over.
 WeightConfig read_weight_config(const std::string& weights);
 
 }  // namespace checkpoint

@@ -39,6 +39,10 @@ class WeightFile {
   // Then: that program, for people, and what stood in front of the trunk's names.
   virtual std::string family() const { return ""; }
   virtual std::string prefix() const { return ""; }
+  // Then: true if a ViT has DINOv3's rotary positions.
+  virtual bool is_rotary() const { return false; }
+  // True for a tensor that no rule translated.
+  virtual bool is_stranger(size_t /*tensor*/) const { return false; }
   // In file order.
   const std::vector<FileTensor>& tensors() const { return tensors_; }
   // Moves to the first element of a tensor, which must have a type. Indices must increase from call
@@ -70,11 +74,15 @@ class WeightFile {
 
 // Chooses the reader by the end of the name: .h5, .npz, .safetensors, those of torch.save, or
 // .index.json. A run directory means its
-// newest valid checkpoint. A folder may also be a checkpoint of big_vision. Throws
-// Error(Exit::checkpoint) if the file cannot be read or is malformed.
+// newest valid checkpoint. A folder may also be a checkpoint of big_vision, or that of weights_in.
+// Throws Error(Exit::checkpoint) if the file cannot be read or is malformed.
 std::unique_ptr<WeightFile> open_weights(const std::string& path);
 
-// True if the end of the name is one of those but .h5: the file has weights alone.
+// Returns the file of weights in a folder that a library or tools/export has made, such as
+// model.safetensors; `path` itself if it is no such folder.
+std::string weights_in(const std::string& path);
+
+// True for a file of weights alone: its name ends in one of those but .h5. True for such a folder.
 bool has_weights_alone(const std::string& path);
 
 std::unique_ptr<WeightFile> open_checkpoint_weights(const std::string& path);

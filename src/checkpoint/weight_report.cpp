@@ -4,13 +4,14 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cmath>
+#include <map>
 
 #include "base/text.hpp"
 #include "checkpoint/foreign_vit.hpp"
 #include "checkpoint/resample.hpp"
 #include "checkpoint/torch_names.hpp"
 #include "checkpoint/weight_config.hpp"
+#include "models/trunks/convolutional/convnext.hpp"
 #include "models/trunks/convolutional/resnet.hpp"
 #include "models/trunks/vit.hpp"
 
@@ -29,6 +30,7 @@ struct Found {
   bool clip = false, siglip = false;
   double norm_epsilon = 1e-6;  // the usual value
   bool half = false;           // images have mean and deviation 1/2, as usual
+  bool rotary = false;         // DINOv3's positions
   bool has(const std::string& path) const { return shapes.contains(kRoot + path); }
   int64_t number(const char* what) const {
     for (const models::TrunkForm::Number& n : form.numbers)
@@ -70,8 +72,8 @@ Found find_vit(const WeightFile& file) {
   out.siglip = !out.own && !out.clip && out.gelu.front() == "tanh";
   const bool plain =
       file.family() == "transformers" && !out.has("Transformer/encoderblock_0/LayerScale_0/scale");
-  const bool dinov3 = !out.own && !out.has("pos_embedding");
-  out.norm_epsilon = out.clip || dinov3 ? 1e-5 : plain ? 1e-12 : 1e-6;
+  out.rotary = file.is_rotary();
+  out.norm_epsilon = out.clip || out.rotary ? 1e-5 : plain ? 1e-12 : 1e-6;
   out.half = out.own || out.siglip || plain;
   out.family = fmt::format("{}{}", out.own ? "this program or big_vision" : file.family(),
                            prefix.empty() ? "" : fmt::format(", below {}", prefix));
@@ -95,23 +97,47 @@ std::string preprocess(const WeightConfig& config, const Found& vit, int64_t ima
                 : mean == half ? half
                                : std::vector{0.229, 0.224, 0.225};
   }
-  const bool cubic = config.interpolation.empty() || config.interpolation == "bicubic";
-  double crop = config.crop;
-  if (crop == 0) crop = vit.siglip || vit.clip ? 1 : 0.875;
-  std::string ops = "decode(precise=True)";
-  if (vit.siglip)
-    ops += fmt::format(" | resize({}, method=\"{}\", antialias=True)", image,
-                       cubic ? "bicubic" : "bilinear");
-  else
-    ops += fmt::format(" | resize_small({}, method=\"{}\", antialias=True) | central_crop({})",
-                       int64_t(std::floor(double(image) / crop)), cubic ? "bicubic" : "bilinear",
-                       image);
+  const char* method = config.interpolation == "bilinear" ? "bilinear" : "bicubic";
+  // The usual crop is 7/8 of the shorter side. SigLIP and CLIP have none, and SigLIP squashes.
+  const bool squashed = config.resized > 0 ? config.squashed : vit.siglip;
+  const int64_t resized = config.resized > 0       ? config.resized
+                          : vit.siglip || vit.clip ? image
+                                                   : image * 8 / 7;
+  std::string ops = fmt::format("decode(precise=True) | {}({}, method=\"{}\", antialias=True)",
+                                squashed ? "resize" : "resize_small", resized, method);
+  if (!squashed || resized != image) ops += fmt::format(" | central_crop({})", image);
   if (mean == half && deviation == half) return ops + " | value_range(-1, 1)";
   if (mean == clip) return ops + " | clip_value_range";
   if (mean == imagenet) return ops + " | vgg_value_range";
-  return fmt::format(
-      "decode(precise=True) | resize_shorter({}) | center_crop({}) | normalize(mean={}, std={})",
-      int64_t(std::floor(double(image) / crop)), image, rounded(mean), rounded(deviation));
+  return ops + fmt::format(" | normalize(mean={}, std={})", rounded(mean), rounded(deviation));
+}
+
+// Returns the heads of published ViTs of this width. Most have one for each 64 columns.
+int64_t usual_heads(int64_t width, const Found& vit) {
+  const std::map<int64_t, int64_t> others = {{1152, 16}, {1280, vit.rotary ? 20 : 16},
+                                             {1408, 16}, {1536, vit.siglip ? 16 : 24},
+                                             {1664, 16}, {4096, 32}};
+  const auto found = others.find(width);
+  return found != others.end() ? found->second : std::max<int64_t>(1, width / 64);
+}
+
+// Returns what the file holds that no ViT of this program has, a line for each.
+std::string refusals(const WeightFile& file, const Found& vit, const WeightConfig& config) {
+  std::vector<std::string> all = config.foreign;
+  for (size_t i = 0; i < file.tensors().size(); ++i)
+    if (file.is_stranger(i))
+      all.push_back(fmt::format("{}: this ViT has no such part", describe(file.tensors()[i])));
+  if (!vit.own && !vit.rotary && !vit.has("pos_embedding"))
+    all.emplace_back("no table of positions, and the rotary ones are not DINOv3's");
+  if (!vit.has("Transformer/encoder_norm/scale"))
+    all.emplace_back("no norm behind the blocks (encoder/Transformer/encoder_norm/scale)");
+  if (vit.has("cls") && vit.has("MAPHead_0/probe"))
+    all.emplace_back("a pooling head behind a class token");
+  if (!vit.own && !vit.has("cls") && vit.number("registers") > 0)
+    all.emplace_back("registers without a class token");
+  std::string text;
+  for (const std::string& one : all) text += fmt::format("refused  {}\n", one);
+  return text;
 }
 
 std::string deck_of(const Found& vit, const WeightConfig& config) {
@@ -125,8 +151,10 @@ std::string deck_of(const Found& vit, const WeightConfig& config) {
   if (!vit.own && config.heads > 0) {
     heads = config.heads;
   } else if (!vit.own) {
-    heads = std::max<int64_t>(1, width / 64);
-    note = "  # tensors do not tell it: one for each 64 of the width, as usual";
+    heads = usual_heads(width, vit);
+    note = heads == std::max<int64_t>(1, width / 64)
+               ? "  # tensors do not tell it: one for each 64 of the width, as usual"
+               : "  # tensors do not tell it: what published ViTs of this width have";
   }
   std::string text =
       fmt::format("[model]\nimage_size = {}\n\n[model.trunk]\nkind = \"vit\"\n", image);
@@ -137,8 +165,7 @@ std::string deck_of(const Found& vit, const WeightConfig& config) {
     add(key, fmt::format("{}", vit.number(key)));
   add("heads", fmt::format("{}", heads), note);
   add("pool", vit.has("MAPHead_0/probe") ? "\"map\"" : vit.has("cls") ? "\"tok\"" : "\"gap\"");
-  const bool rotary = !vit.own && table == vit.shapes.end();
-  if (rotary) add("posemb", "\"rope\"");
+  if (vit.rotary) add("posemb", "\"rope\"");
   if (vit.number("SwiGLU") != 0) add("swiglu", "true");
   const std::string gelu = config.gelu.empty() ? vit.gelu.front() : config.gelu;
   const bool sure = !config.gelu.empty() || vit.gelu.size() == 1;
@@ -152,7 +179,11 @@ std::string deck_of(const Found& vit, const WeightConfig& config) {
   if (vit.number("layer scale") != 0) add("layer_scale", "1", "  # the file's factors replace it");
   if (vit.number("registers") > 0) add("registers", fmt::format("{}", vit.number("registers")));
   if (vit.clip) add("pre_norm", "true");
-  text += fmt::format("\n[data.train]\npreprocess = '{} | ...'\n", preprocess(config, vit, image));
+  text += fmt::format(
+      "\n[data.train]\n# In place of the dots: the ops of labels and captions.{}\n"
+      "preprocess = '{} | ...'\n",
+      config.mean.empty() ? " A guess, as no file beside the weights tells it." : "",
+      preprocess(config, vit, image));
   return text;
 }
 
@@ -173,6 +204,23 @@ std::string decoder_keys(const models::TensorShapes& shapes) {
       depth, width, std::max<int64_t>(1, width / 32));
 }
 
+// Returns the report on a file with a convolutional trunk, or "".
+std::string convolutional_trunk(const WeightFile& file) {
+  for (const models::TrunkWeights& trunk : {models::resnet_weights(), models::convnext_weights()}) {
+    const std::optional<TorchNames> names = TorchNames::of(file, trunk.torch.value());
+    if (!names) continue;
+    models::TensorShapes shapes;
+    for (const FileTensor& t : file.tensors())
+      if (const std::optional<std::string> ours = names->ours(t.name)) shapes[*ours] = t.shape;
+    const std::optional<models::TrunkForm> form = trunk.form(shapes);
+    if (!form) continue;
+    return fmt::format("family   torchvision{}\ntrunk    {}\n\n[model.trunk]\n{}",
+                       names->prefix().empty() ? "" : ", below " + names->prefix(), form->text,
+                       form->deck);
+  }
+  return "";
+}
+
 }  // namespace
 
 std::string report_weights(const InitOptions& options) {
@@ -182,20 +230,7 @@ std::string report_weights(const InitOptions& options) {
     if (t.type) values += t.count();
   std::string text = fmt::format("file     {}: {} tensors, {} values\n", options.from,
                                  file->tensors().size(), base::with_commas(values));
-  const std::optional<TorchNames> resnet =
-      TorchNames::of(*file, models::resnet_weights().torch.value());
-  if (resnet) {
-    models::TensorShapes shapes;
-    for (const FileTensor& t : file->tensors())
-      if (const std::optional<std::string> ours = resnet->ours(t.name)) shapes[*ours] = t.shape;
-    const std::optional<models::TrunkForm> form = models::resnet_weights().form(shapes);
-    if (form)
-      return text + fmt::format(
-                        "family   torchvision{}\ntrunk    {}\n\n[model.trunk]\nkind = \"resnet\"\n"
-                        "depth = {}\nwidth = {}\n",
-                        resnet->prefix().empty() ? "" : ", below " + resnet->prefix(), form->text,
-                        form->numbers[0].value, form->numbers[1].value);
-  }
+  if (const std::string trunk = convolutional_trunk(*file); !trunk.empty()) return text + trunk;
   if (options.map.empty())
     file =
         translated_part(std::move(file), {.root = kDecoderRoot, .patches = -1}, decoder_families());
@@ -211,11 +246,12 @@ std::string report_weights(const InitOptions& options) {
     return text;
   }
   const WeightConfig config = read_weight_config(options.from);
-  text += fmt::format("family   {}\ntrunk    {}\n", vit.family, vit.form.text);
-  for (const FileTensor& t : file->tensors())
-    if (file->translated_root() == kRoot && t.name.starts_with(kRoot) &&
-        t.name.find('.') != t.name.npos)
-      text += fmt::format("refused  {}: this ViT has no such part\n", describe(t));
+  std::string trunk = vit.form.text;
+  // Tensors of other programs do not tell the heads.
+  if (const size_t at = trunk.find(", heads "); !vit.own && at != trunk.npos)
+    trunk.erase(at, trunk.find(',', at + 1) - at);
+  text += fmt::format("family   {}\ntrunk    {}\n", vit.family, trunk);
+  text += refusals(*file, vit, config);
   if (!config.files.empty()) text += fmt::format("beside   {}\n", fmt::join(config.files, ", "));
   return text + "\n" + deck_of(vit, config) + decoder_keys(vit.shapes);
 }

@@ -21,6 +21,7 @@ struct TrunkForm {
   };
   std::vector<Number> numbers;  // that keys of the deck set; none if the keys are lists
   std::string text;             // "a ViT of depth 12, width 768, ..."
+  std::string deck{};  // the keys of [model.trunk], a line for each, if tensors tell them all
 };
 
 // The names of a trunk's tensors in files of PyTorch programs: after any prefix, a name is our path

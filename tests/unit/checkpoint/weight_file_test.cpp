@@ -10,6 +10,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <random>
 
 #include "checkpoint/header.hpp"
@@ -174,6 +175,9 @@ TEST_F(WeightFile, NamesOfFiles) {
   for (const char* part : {"", "trainer checkpoint: an HDF5"})
     EXPECT_NE(header("x.h5", part).find("it is cut"), std::string::npos) << part;
   EXPECT_NE(header("x.h5", std::string(40, '\0')).find("it is cut"), std::string::npos);
+  // A folder of such a file is that file.
+  EXPECT_EQ(problem(directory_), problem(directory_ + "/model.safetensors.index.json"));
+  std::filesystem::remove(directory_ + "/model.safetensors.index.json");
   EXPECT_NE(problem(directory_).find("holds no checkpoint"), std::string::npos);
 }
 

@@ -30,7 +30,9 @@ std::optional<TrunkForm> convnext_form(const TensorShapes& shapes) {
   if (depths.empty()) return {};
   return TrunkForm{{},
                    fmt::format("a ConvNeXt of {} blocks with {} channels", fmt::join(depths, "+"),
-                               fmt::join(widths, "+"))};
+                               fmt::join(widths, "+")),
+                   fmt::format("kind = \"convnext\"\ndepths = [{}]\nwidths = [{}]\n",
+                               fmt::join(depths, ", "), fmt::join(widths, ", "))};
 }
 
 }  // namespace
