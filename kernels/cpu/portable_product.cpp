@@ -17,9 +17,11 @@ namespace {
 // second-level cache of 512 KiB. Blocks are halved until each thread has a few.
 constexpr int64_t kBlockRows = 120, kBlockColumns = 512, kBlocksOfThread = 4;
 // At most this many bytes of packed columns exist at a time, if the sums are in memory anyway. Few
-// sums stay in a cache, so the columns can, too.
+// sums stay in a cache, so the columns can, too. Then k is long, as in gradients of weights, and
+// blocks have more rows, so that a line of the rows' operand is read in fewer parts.
 constexpr int64_t kPackedBytes = int64_t{16} << 20;
-constexpr int64_t kFewSums = int64_t{128} << 10, kPackedBesideFew = int64_t{256} << 10;  // bytes
+constexpr int64_t kFewSums = int64_t{256} << 10, kPackedBesideFew = int64_t{256} << 10;  // bytes
+constexpr int64_t kBlockRowsOfFew = 264;
 // More packed bytes than these would leave the second-level cache before all rows have used them.
 // Then each thread packs the columns of one block for itself, if the block takes no more.
 constexpr int64_t kPackedOfThread = int64_t{1} << 20;
@@ -48,7 +50,7 @@ class PortableRun {
     cut_blocks(queue.threads());
     threads_ = threads_for(queue, p.m * p.n * p.k, blocks_);
     depth_ = p.k;
-    const int64_t most = p.m * p.n * 4 <= kFewSums ? kPackedBesideFew : kPackedBytes;
+    const int64_t most = has_few_sums() ? kPackedBesideFew : kPackedBytes;
     if (p.c && padded_n_ * p.k * 4 > most)
       depth_ = std::max(int64_t{1}, most / (padded_n_ * 4 * kChain)) * kChain;
     packs_alone_ = padded_n_ * p.k * 4 > kPackedOfThread && columns_ * p.k * 4 <= kPackedOfThread &&
@@ -80,10 +82,12 @@ class PortableRun {
   }
 
  private:
+  bool has_few_sums() const { return p_.m * p_.n * 4 <= kFewSums; }
   void cut_blocks(int threads) {
     const int64_t row_tiles = base::ceil_div(p_.m, loops_.rows),
                   panels = base::ceil_div(p_.n, loops_.columns);
-    int64_t rows = std::min(row_tiles, kBlockRows / loops_.rows),
+    int64_t rows =
+                std::min(row_tiles, (has_few_sums() ? kBlockRowsOfFew : kBlockRows) / loops_.rows),
             columns = std::min(panels, kBlockColumns / loops_.columns);
     const int64_t enough = threads == 1 ? 1 : kBlocksOfThread * threads;
     auto few = [&] {
