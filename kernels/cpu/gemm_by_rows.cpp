@@ -27,7 +27,7 @@ bool run_cpu_by_rows(std::span<const Gemm> products, Queue& queue) {
     const GemmKey key = key_of(a, queue);
     // Widening or copying before the blocks would need scratch for all products at once.
     const bool alone = (a.a.type == DType::bf16 && !key.narrow) ||
-                       (key.residual && key.ldc != a.n) ||
+                       (key.residual && key.ldc != a.n) || portable_is_faster(a, queue) ||
                        (misreads_columns() && SpreadColumns(a).any());
     if (alone || !runs_in_blocks(key)) return false;
     plan[i] = &plan_for(key);

@@ -97,7 +97,8 @@ void run_cpu(const Gemm& a, Queue& queue) {
     return run_cpu(sums_of(a), queue);
   }
   if (a.m == 0 || a.n == 0) return;
-  if (bits_are_portable() && a.k > 0) return run_portable(a, queue);
+  if (a.k > 0 && (bits_are_portable() || portable_is_faster(a, queue)))
+    return run_portable(a, queue);
   if (const SpreadColumns spread(a); misreads_columns() && spread.any())
     return run_packed(a, spread, queue);
   GemmKey key = key_of(a, queue);
@@ -128,7 +129,8 @@ void run_cpu(const Gemm& a, Queue& queue) {
 }
 
 void prepare_cpu(const Gemm& given, const Queue& queue) {
-  if (bits_are_portable() || given.m == 0 || given.n == 0 || given.k == 0) return;
+  if (given.m == 0 || given.n == 0 || given.k == 0) return;
+  if (bits_are_portable() || portable_is_faster(given, queue)) return;
   const Gemm a = misreads_columns() ? with_packed_columns(given, SpreadColumns(given)) : given;
   Gemm f = a;
   if (GemmKey key = key_of(a, queue);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ops of determinism.level "anywhere": their bits are the same on every CPU.
+// Ops of determinism.level "anywhere": their bits are the same on every CPU. Level "mesh" uses
+// products where they are faster than the library's.
 #pragma once
 
 #include "kernels/convolution.hpp"
@@ -10,6 +11,11 @@ namespace kernels {
 
 // Product of at least one k, without `sums`. Operands may be bf16, which is widened.
 void run_portable(const Gemm& a, Queue& queue);
+// True if our product is faster than oneDNN's on this CPU, so that level "mesh" uses it. Blocks of
+// a fixed order fall to 35 GFLOP/s of a thread, from 90, with oneDNN 2.6 on AVX2 if lines of b are
+// whole pages apart: its columns meet in the same places of the cache. Models 768, 1024 or 4096
+// wide have such weights.
+bool portable_is_faster(const Gemm& a, const Queue& queue);
 // Calls and seconds of the calling thread's products (gemm_uses).
 std::vector<GemmUse> portable_gemm_uses();
 void reset_portable_gemm_uses();

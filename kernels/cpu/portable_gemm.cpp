@@ -5,6 +5,7 @@
 #include "base/clock.hpp"
 #include "kernels/cpu/gemm_operands.hpp"
 #include "kernels/cpu/gemm_plan.hpp"
+#include "kernels/cpu/instructions.hpp"
 #include "kernels/cpu/portable.hpp"
 #include "kernels/cpu/portable_product.hpp"
 
@@ -107,6 +108,17 @@ std::vector<GemmUse> portable_gemm_uses() {
 }
 void reset_portable_gemm_uses() {
   for (auto& [key, uses] : portable_uses) uses = {};
+}
+
+bool portable_is_faster(const Gemm& a, const Queue& queue) {
+#ifdef __x86_64__
+  constexpr bool measured = true;
+#else
+  constexpr bool measured = false;
+#endif
+  constexpr int64_t kPage = 1024;  // floats
+  return measured && queue.fixed_order() && !onednn_has_avx512() && !a.trans_b &&
+         a.leading_of_b() % kPage == 0 && a.m > 1;
 }
 
 void run_portable(const Gemm& a, Queue& queue) {

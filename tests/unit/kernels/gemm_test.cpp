@@ -82,9 +82,10 @@ std::vector<float> run_case(const Case& s, TestQueue& queue, bool compare) {
 
 std::vector<Case> all_cases() {
   std::vector<Case> cases;
-  const int64_t shapes[][3] = {{1, 1, 1},    {1, 1, 7},   {1, 5, 3},     {5, 1, 3},
-                               {7, 5, 1},    {1, 64, 33}, {64, 1, 33},   {17, 31, 13},
-                               {64, 48, 32}, {3, 200, 5}, {130, 33, 65}, {33, 770, 17}};
+  const int64_t shapes[][3] = {{1, 1, 1},    {1, 1, 7},    {1, 5, 3},     {5, 1, 3},
+                               {7, 5, 1},    {1, 64, 33},  {64, 1, 33},   {17, 31, 13},
+                               {64, 48, 32}, {3, 200, 5},  {130, 33, 65}, {33, 770, 17},
+                               {1, 1024, 9}, {35, 1024, 9}};
   for (auto [m, n, k] : shapes)
     for (int flags = 0; flags < 4; ++flags) {
       Case s{m, n, k, (flags & 1) != 0, (flags & 2) != 0};
