@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 
-from console import Failure
+from lacking import Lacking
 
 BLOCK = "encoder/Transformer/encoderblock_{}/"
 HEADED = BLOCK + "MultiHeadDotProductAttention_0/"
@@ -13,6 +13,9 @@ QKV = ("query", "key", "value")
 PARTS = (("weight", "kernel"), ("bias", "bias"))
 POOL = "encoder/MAPHead_0/"
 POSITIONS, PATCH_BIAS, PRE_NORM = "encoder/pos_embedding", "encoder/embedding/bias", "encoder/pre_norm/"
+# Parts that a library may lack: in our paths, and in a message.
+WORDS = ((POOL, "pooling by attention (pool = \"map\")"), (PRE_NORM, "a norm in front of its blocks (pre_norm = true)"),
+         ("encoder/registers", "registers"))
 
 
 def block_names(prefix, norms, dense):
@@ -126,12 +129,12 @@ class Vit:
         weights = with_table(weights)
         self.weights, self.path, self.step, self.name, self.places = weights, weights.path, weights.step, weights.name, {}
         if "encoder/embedding/kernel" not in weights.places:
-            raise Failure(f"{weights.path} holds no ViT (encoder/embedding/kernel): leave out --names {self.program}")
+            raise Lacking(f"{weights.path} holds no ViT (encoder/embedding/kernel)")
         if not self.ROTARY and POSITIONS not in weights.places:
-            raise Failure(f"{weights.path} has the fixed positions of posemb = \"sincos2d\", which {self.model} lacks")
+            raise Lacking(f"{weights.path} has the fixed positions of posemb = \"sincos2d\", which {self.model} lacks")
         self.folds = self.lacks_patch_bias()
         if self.folds and weights.type_of(POSITIONS) != "f32":
-            raise Failure(f"{weights.path}: {self.model} has no bias of patches, and {POSITIONS} is no f32 that could take it up")
+            raise Lacking(f"{weights.path}: {self.model} has no bias of patches, and {POSITIONS} is no f32 that could take it up")
         blocks, gated = block_numbers(weights), MLP.format(0) + "gate/kernel" in weights.places
         for name, paths in (self.NAMES | self.GATED if gated else self.NAMES).items():
             if self.folds and paths == [PATCH_BIAS]:
@@ -144,14 +147,14 @@ class Vit:
         self.left_out = [path for path in weights.places if path not in used]
         for path in self.left_out:
             if path.startswith("encoder/") and not self.is_zero(path) and not (self.folds and path == PATCH_BIAS):
-                raise Failure(f"{weights.path}: {path} has no place in {self.model}{self.way(path)}")
+                raise self.lacking(path)
         self.left_out = [path for path in self.left_out if not path.startswith("encoder/")]
         self.facts = facts_of_vit(weights)
         self.places |= {name: [] for name in self.ZEROS}
 
     @property
     def model(self):
-        return f"{self.program}'s ViT"
+        return f"{self.program}'{'' if self.program.endswith('s') else 's'} ViT"
 
     @property
     def size(self):
@@ -173,9 +176,11 @@ class Vit:
         """Returns True for a tensor that the library lacks, and whose values change nothing."""
         return False
 
-    def way(self, path):
-        """Returns what to do about a tensor without a place, for a message."""
-        return ""
+    def lacking(self, path):
+        """Returns the refusal of a tensor without a place."""
+        words = next((words for part, words in WORDS if path.startswith(part)), None)
+        return Lacking(f"{self.path}: " + (f"this ViT has {words}, which {self.model} lacks" if words else
+                                           f"{path} has no place in {self.model}"))
 
     def type_of(self, name):
         return self.weights.type_of(self.places[name][0]) if self.places[name] else "f32"
@@ -305,17 +310,18 @@ class TimmDinov3(Timm):
     def __init__(self, weights):
         super().__init__(weights)
         if not self.facts["gated"] and self.facts["gelu"] != "erf":
-            raise Failure(f"{self.path}: timm's DINOv3 has the exact GELU, and this ViT has gelu = \"{self.facts['gelu']}\"")
+            raise Lacking(f"{self.path}: timm's DINOv3 has the exact GELU, and this ViT has gelu = \"{self.facts['gelu']}\"")
         if not self.facts["token"]:
-            raise Failure(f"{self.path}: timm's DINOv3 has a class token, and this ViT has none: train with pool = \"tok\"")
+            raise Lacking(f"{self.path}: timm's DINOv3 has a class token, and this ViT has none", ", or train with pool = \"tok\"")
 
     def is_zero(self, path):
         return path.endswith("/key/bias") and not self.weights.values(path).any()
 
-    def way(self, path):
+    def lacking(self, path):
         if not path.endswith("/key/bias"):
-            return ""
-        return ": it is not zero; take transformers, or freeze it in training ([[optimizer.rule]] match = \".*/key/bias\", frozen = true)"
+            return super().lacking(path)
+        return Lacking(f"{self.path}: {self.model} has no biases of keys, and {path} is not zero",
+                       ", or freeze it in training ([[optimizer.rule]] match = \".*/key/bias\", frozen = true)")
 
     def began_as(self):
         return "vit_small_patch16_dinov3_qkvb"
@@ -354,7 +360,7 @@ class Transformers(Vit):
     def __init__(self, weights):
         super().__init__(weights)
         if not self.facts["token"]:
-            raise Failure(f"{self.path}: transformers' ViT has a class token, and this one has none: export it for timm")
+            raise Lacking(f"{self.path}: {self.model} has a class token, and this ViT has none")
 
     KIND, TYPE = "ViT", "vit"  # the first part of the names of its classes, and its name in config.json
 
@@ -398,11 +404,9 @@ class TransformersDinov2(Transformers):
     def __init__(self, weights):
         super().__init__(weights)
         if not self.facts["scaled"]:
-            raise Failure(f"{self.path}: transformers has SwiGLU in DINOv2 alone, which has layer scale, and this ViT has none: export "
-                          "it for timm")
+            raise Lacking(f"{self.path}: transformers has SwiGLU in DINOv2 alone, which has layer scale, and this ViT has none")
         if self.facts["gated"] and self.facts["mlp"] % 8:
-            raise Failure(f"{self.path}: transformers' DINOv2 has SwiGLU with widths that 8 divides, and this one has {self.facts['mlp']}: "
-                          "export it for timm")
+            raise Lacking(f"{self.path}: transformers' DINOv2 has SwiGLU with widths that 8 divides, and this one has {self.facts['mlp']}")
         if self.facts["registers"]:
             self.KIND, self.TYPE = "Dinov2WithRegisters", "dinov2_with_registers"
             begin = f"{self.TYPE}."
@@ -458,7 +462,7 @@ class TransformersDinov3(Transformers):
     def __init__(self, weights):
         super().__init__(weights)
         if not self.facts["scaled"]:
-            raise Failure(f"{self.path}: transformers' DINOv3 has layer scale, and this ViT has none: export it for timm")
+            raise Lacking(f"{self.path}: transformers' DINOv3 has layer scale, and this ViT has none")
         self.facts["classes"] = 0
 
     def settings(self):
