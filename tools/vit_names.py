@@ -132,7 +132,7 @@ class Vit:
             raise Lacking(f"{weights.path} holds no ViT (encoder/embedding/kernel)")
         if not self.ROTARY and POSITIONS not in weights.places:
             raise Lacking(f"{weights.path} has the fixed positions of posemb = \"sincos2d\", which {self.model} lacks")
-        self.folds = self.lacks_patch_bias()
+        self.folds = not self.ROTARY and self.lacks_patch_bias()  # into the table of positions
         if self.folds and weights.type_of(POSITIONS) != "f32":
             raise Lacking(f"{weights.path}: {self.model} has no bias of patches, and {POSITIONS} is no f32 that could take it up")
         blocks, gated = block_numbers(weights), MLP.format(0) + "gate/kernel" in weights.places
@@ -145,9 +145,10 @@ class Vit:
                     self.places[name.format(block)] = own
         used = {path for own in self.places.values() for path in own}
         self.left_out = [path for path in weights.places if path not in used]
-        for path in self.left_out:
-            if path.startswith("encoder/") and not self.is_zero(path) and not (self.folds and path == PATCH_BIAS):
-                raise self.lacking(path)
+        if lost := [path for path in self.left_out if path.startswith("encoder/") and not (self.folds and path == PATCH_BIAS)
+                    and not self.is_zero(path)]:
+            # A part of the model before single tensors, for which there may be another way.
+            raise self.lacking(min(lost, key=lambda path: not path.startswith(tuple(part for part, _ in WORDS))))
         self.left_out = [path for path in self.left_out if not path.startswith("encoder/")]
         self.facts = facts_of_vit(weights)
         self.places |= {name: [] for name in self.ZEROS}
@@ -255,6 +256,10 @@ class Timm(Vit):
 
     def __init__(self, weights):
         super().__init__(weights)
+        if self.facts["gated"] and self.facts["pooled"]:
+            # One argument gives the widths of blocks, whose gates lie in the same matrix, and of the pooling, which has no gate.
+            raise Lacking(f"{self.path}: this ViT has SwiGLU (swiglu = true) beside pooling by attention (pool = \"map\"), and "
+                          f"{self.model} has one of them at a time")
         if self.began_as() == "vit_base_patch16_clip_224":
             self.EPSILON = 1e-5
 

@@ -121,6 +121,14 @@ class GatedVits(vits.VitTest):
         refused(tiny("gated", "model.trunk.swiglu=true"), "transformers", "SwiGLU in DINOv2 alone, which has layer scale")
         odd = tiny("odd", "model.trunk.swiglu=true", "model.trunk.mlp=44", "model.trunk.layer_scale=1")
         refused(odd, "transformers", "this one has 44")
+        normed = tiny("normed", "model.trunk.posemb=rope", "model.trunk.pre_norm=true", "model.trunk.layer_scale=1",
+                      "optimizer.learning_rate=0.01", "train.total_steps=3")  # so that biases of keys lack a place as well
+        refused(normed, "timm", "a norm in front of its blocks (pre_norm = true), which timm's DINOv3 lacks: take --as onnx\n")
+        refused(normed, "transformers", "which transformers' DINOv3 lacks: take --as onnx\n")
+        pooled = tiny("pooled", "model.trunk.swiglu=true", "model.trunk.pool=map", "model.trunk.layer_scale=1")
+        refused(pooled, "timm", "SwiGLU (swiglu = true) beside pooling by attention (pool = \"map\"), and timm's ViT has one of them at a "
+                "time: take --as onnx\n")
+        refused(pooled, "transformers", "pooling by attention (pool = \"map\"), which transformers' DINOv2 lacks: take --as onnx\n")
 
     def test_folders(self):
         for name, library, want in (

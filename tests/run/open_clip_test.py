@@ -352,7 +352,8 @@ class OpenClip(harness.RunTest):
         def other(name, *pairs):
             self.expect(0, args=[self.deck(), "--dir", self.path(name), *harness.sets(*pairs)])
             return self.path(name)
-        refused('model.text.pool is "mean": take --as timm, onnx or big_vision for the encoder of images', run=other("mean", "model.text.pool=mean"))
+        refused('model.text.pool is "mean": take --as timm, onnx or big_vision for the encoder of images',
+                run=other("mean", "model.text.pool=mean"))
         text = self.good.replace('eos="sticky"', 'eos="yes"')
         self.expect(0, args=[self.deck(text), "--dir", self.path("yes")])
         refused('eos = "yes", whose end may be cut off', run=self.path("yes"))
