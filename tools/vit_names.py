@@ -465,6 +465,8 @@ class TransformersDinov3(Transformers):
     ZEROS = {"embeddings.mask_token": (1, 1, None)}
 
     def __init__(self, weights):
+        if "encoder/registers" not in weights.places:  # the library's model has no registers, but the tensor of them
+            self.ZEROS = self.ZEROS | {"embeddings.register_tokens": (1, 0, None)}
         super().__init__(weights)
         if not self.facts["scaled"]:
             raise Lacking(f"{self.path}: transformers' DINOv3 has layer scale, and this ViT has none")
