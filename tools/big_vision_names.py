@@ -14,7 +14,7 @@ class BigVision:
     program, model = "big_vision", "big_vision's model"
 
     def __init__(self, weights):
-        weights = with_table(weights)
+        weights = with_table(weights, ["sincos2d"])
         self.weights, self.path, self.step, self.name = weights, weights.path, weights.step, weights.name
         self.options = weights.deck().get("model", {})
         if "encoder/embedding/kernel" not in weights.places or self.options.get("trunk", {}).get("kind", "vit") != "vit":

@@ -8,7 +8,6 @@ import re
 
 import numpy as np
 
-import captioner_files
 from lacking import Lacking
 from onnx_graph import Graph
 from torchvision_names import BLOCKS, linear_head, options_of
@@ -115,9 +114,6 @@ class VitGraph:
         x = g.op("Transpose", g.op("Reshape", maps, g.constant([0, f["width"], -1])), perm=[0, 2, 1])
         if POSITIONS in self.weights.places:
             x = g.op("Add", x, g.weight(POSITIONS))
-        elif not f["rotary"]:
-            side = f["size"] // f["patch"]
-            x = g.op("Add", x, g.number(captioner_files.sincos2d(side, side, f["width"])))
         front = [self.for_each_image(path) for path in ("encoder/cls", "encoder/registers") if path in self.weights.places]
         if front:
             x = g.op("Concat", *front, x, axis=1)

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A ViT of a checkpoint, with the names and shapes of other libraries. src/checkpoint/foreign_vit.cpp reads them."""
+import functools
 import re
 
 import numpy as np
 
+from captioner_files import sincos2d
 from lacking import Lacking
 
 BLOCK = "encoder/Transformer/encoderblock_{}/"
@@ -44,13 +46,6 @@ def is_rotary(weights):
     return options_of_vit(weights)[0].get("posemb") == "rope"
 
 
-def mae_positions(height, width, size):
-    """Returns the fixed position table f32 [1, height * width, size] of posemb = "sincos2d_mae": sin x, cos x, sin y, cos y."""
-    y, x = (axis.reshape(-1, 1).astype(np.float64) for axis in np.mgrid[:height, :width])
-    omega = 10000.0 ** (-np.arange(size // 4) / (size // 4))
-    return np.concatenate([f(axis * omega) for axis in (x, y) for f in (np.sin, np.cos)], 1).astype(np.float32)[None]
-
-
 class WithTable:
     """Some weights and a fixed table of positions beside them, as other programs know tables among the weights alone."""
 
@@ -70,12 +65,18 @@ class WithTable:
         return self.table if path == self.place else self.weights.values(path)
 
 
-def with_table(weights):
-    """Returns the weights, with a table of positions if the program computes that of MAE."""
-    if options_of_vit(weights)[0].get("posemb") != "sincos2d_mae" or "encoder/embedding/kernel" not in weights.places:
+TABLES = {"sincos2d": sincos2d, "sincos2d_mae": functools.partial(sincos2d, mae=True)}
+
+
+def with_table(weights, known=()):
+    """Returns the weights, with a table of positions if the program computes one. `known`: those that the library computes as well."""
+    options, model = options_of_vit(weights)
+    posemb = options.get("posemb", model.get("posemb"))  # a captioner's positions belong to the model
+    if posemb not in TABLES or posemb in known or "encoder/embedding/kernel" not in weights.places:
         return weights
-    side = facts_of_vit(weights)["size"] // weights.shape("encoder/embedding/kernel")[0]
-    return WithTable(weights, POSITIONS, mae_positions(side, side, weights.shape("encoder/embedding/kernel")[3]))
+    facts = facts_of_vit(weights)
+    side = facts["size"] // facts["patch"]
+    return WithTable(weights, POSITIONS, TABLES[posemb](side, side, facts["width"]))
 
 
 def facts_of_vit(weights):
@@ -130,8 +131,6 @@ class Vit:
         self.weights, self.path, self.step, self.name, self.places = weights, weights.path, weights.step, weights.name, {}
         if "encoder/embedding/kernel" not in weights.places:
             raise Lacking(f"{weights.path} holds no ViT (encoder/embedding/kernel)")
-        if not self.ROTARY and POSITIONS not in weights.places:
-            raise Lacking(f"{weights.path} has the fixed positions of posemb = \"sincos2d\", which {self.model} lacks")
         self.folds = not self.ROTARY and self.lacks_patch_bias()  # into the table of positions
         if self.folds and weights.type_of(POSITIONS) != "f32":
             raise Lacking(f"{weights.path}: {self.model} has no bias of patches, and {POSITIONS} is no f32 that could take it up")

@@ -64,6 +64,27 @@ class VitExports(vits.VitTest):
             tokens = self.opened("timm", vits.WITH_TIMM, self.path("clip"))[0]["tokens"]
             self.assertLess(np.abs(tokens - want["encoded"]).max(), 1e-5 * np.abs(want["encoded"]).max())
 
+    def test_fixed_positions(self):
+        """A table that the trainer computes is written to libraries that learn theirs, and read as such a one."""
+        code_of = {"timm": (vits.NO_TIMM, vits.WITH_TIMM), "transformers": (vits.NO_TRANSFORMERS, vits.WITH_TRANSFORMERS)}
+        for number, (keys, libraries) in enumerate((({"posemb": "sincos2d"}, ("timm", "transformers")),
+                                                    ({"posemb": "sincos2d", "pool": "gap"}, ("timm",)))):
+            run = self.path(f"run{number}")
+            self.expect(0, args=[self.deck(), "--dir", run, *harness.sets(*vits.pairs_of(keys))])
+            want = self.features(run, *vits.pairs_of(keys))
+            for library in libraries:
+                with self.subTest((keys, library)):
+                    folder = self.path(f"{library}{number}")
+                    self.export(run, folder, "--as", library)
+                    for posemb in ("learn", "sincos2d"):
+                        got = self.features(folder + "/model.safetensors", *vits.pairs_of({**keys, "posemb": posemb}))
+                        for tap, values in want.items():
+                            self.assertLess(np.abs(got[tap] - values).max(), 1e-5 * np.abs(values).max(), (tap, posemb))
+                    missing, code = code_of[library]
+                    if not missing:
+                        tokens = self.opened(library, code, folder)[0]["tokens"]
+                        self.assertLess(np.abs(tokens - want["encoded"]).max(), 1e-5 * np.abs(want["encoded"]).max())
+
     def test_refusals_name_the_libraries_that_take_the_model(self):
         """Each library that a refusal names writes this very model."""
         erf_map, tok = {"pool": "map", "norm_epsilon": 1e-6}, {"pool": "tok"}
