@@ -142,6 +142,7 @@ class Vit:
                 own = [path.format(block) for path in paths]
                 if own and all(path in weights.places for path in own):
                     self.places[name.format(block)] = own
+        self.facts = facts_of_vit(weights)
         used = {path for own in self.places.values() for path in own}
         self.left_out = [path for path in weights.places if path not in used]
         if lost := [path for path in self.left_out if path.startswith("encoder/") and not (self.folds and path == PATCH_BIAS)
@@ -149,7 +150,6 @@ class Vit:
             # A part of the model before single tensors, for which there may be another way.
             raise self.lacking(min(lost, key=lambda path: not path.startswith(tuple(part for part, _ in WORDS))))
         self.left_out = [path for path in self.left_out if not path.startswith("encoder/")]
-        self.facts = facts_of_vit(weights)
         self.places |= {name: [] for name in self.ZEROS}
 
     @property
@@ -313,6 +313,10 @@ class TimmDinov3(Timm):
 
     def __init__(self, weights):
         super().__init__(weights)
+        self.check_form()
+
+    def check_form(self):
+        """Refuses what no other values of the weights would mend."""
         if not self.facts["gated"] and self.facts["gelu"] != "erf":
             raise Lacking(f"{self.path}: timm's DINOv3 has the exact GELU, and this ViT has gelu = \"{self.facts['gelu']}\"")
         if not self.facts["token"]:
@@ -324,6 +328,7 @@ class TimmDinov3(Timm):
     def lacking(self, path):
         if not path.endswith("/key/bias"):
             return super().lacking(path)
+        self.check_form()
         return Lacking(f"{self.path}: {self.model} has no biases of keys, and {path} is not zero",
                        ", or freeze it in training ([[optimizer.rule]] match = \".*/key/bias\", frozen = true)")
 
