@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A ViT or a captioner of a checkpoint, with the names of big_vision, and the settings of the model there. Not a tool itself."""
-from console import Failure
+from lacking import Lacking
 from vit_names import describe, facts_of_vit, with_table
 
 # Facts that big_vision's ViT cannot vary: (fact, its value there, our key).
 FIXED = (("gelu", "tanh", "gelu"), ("epsilon", 1e-6, "norm_epsilon"), ("scaled", False, "layer_scale"), ("registers", 0, "registers"),
-         ("gated", False, "swiglu"), ("rotary", False, "posemb"))
+         ("gated", False, "swiglu"), ("rotary", False, "posemb"), ("normed", False, "pre_norm"))
 
 
 class BigVision:
@@ -14,23 +14,19 @@ class BigVision:
     program, model = "big_vision", "big_vision's model"
 
     def __init__(self, weights):
-        weights = with_table(weights)
+        weights = with_table(weights, ["sincos2d"])
         self.weights, self.path, self.step, self.name = weights, weights.path, weights.step, weights.name
         self.options = weights.deck().get("model", {})
         if "encoder/embedding/kernel" not in weights.places or self.options.get("trunk", {}).get("kind", "vit") != "vit":
-            raise Failure(f"{weights.path} holds no ViT (encoder/embedding/kernel): big_vision's other models are not written")
+            raise Lacking(f"{weights.path} holds no ViT (encoder/embedding/kernel), and big_vision's other models are not written")
         self.captions = self.options["kind"] == "cappa"
         self.facts = facts_of_vit(weights)
         self.size, self.classes = self.facts["size"], self.facts["classes"]
         for fact, value, key in FIXED:
             if self.facts[fact] != value:
-                raise Failure(f"{self.path}: big_vision's ViT has no such model.trunk.{key} ({self.facts[fact]}): take --as timm, "
-                              "transformers or onnx")
-        if "encoder/pre_norm/scale" in weights.places:
-            raise Failure(f"{self.path}: big_vision's ViT has no model.trunk.pre_norm: take --as onnx")
+                raise Lacking(f"{self.path}: big_vision's ViT has no such model.trunk.{key} ({self.facts[fact]})")
         if self.captions and "trunk" in self.options:
-            raise Failure(f"{self.path}: big_vision's captioner has a ViT of [model.encoder], not of [model.trunk]: take --as onnx for the "
-                          "encoder")
+            raise Lacking(f"{self.path}: big_vision's captioner has a ViT of [model.encoder], not of [model.trunk]")
         names = {path if self.captions else path.removeprefix("encoder/"): path for path in weights.places}
         known = ("encoder/", "decoder/", "pos_embedding_decoder") if self.captions else ("head/",) if self.classes else ()
         self.places = {name: path for name, path in names.items() if path.startswith("encoder/") or name.startswith(known)}

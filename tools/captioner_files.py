@@ -171,10 +171,11 @@ def config_of(deck, tokenizer=None, preprocess=None):
             "seq_len": model["seq_len"], "image": images, **words}, path
 
 
-def sincos2d(height, width, size):
-    """Returns the fixed position table f32 [1, height * width, size]: sin x, cos x, sin y, cos y, a quarter each."""
+def sincos2d(height, width, size, mae=False):
+    """Returns the fixed position table f32 [1, height * width, size]: sin x, cos x, sin y, cos y, a quarter each. `mae`: that of
+    posemb = "sincos2d_mae", whose lowest frequency lies above 1/10000."""
     y, x = (axis.reshape(-1, 1).astype(np.float64) for axis in np.mgrid[:height, :width])
-    omega = 10000.0 ** (-np.arange(size // 4) / (size // 4 - 1))
+    omega = 10000.0 ** (-np.arange(size // 4) / (size // 4 - (not mae)))
     parts = [f(axis * omega) for axis in (x, y) for f in (np.sin, np.cos)]
     return np.concatenate(parts, 1).astype(np.float32)[None]
 

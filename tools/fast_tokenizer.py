@@ -7,6 +7,7 @@ import struct
 
 from captioner_files import BYTE, CONTROL, UNKNOWN, arguments, pipelines, protobuf
 from console import Failure
+from lacking import Lacking
 
 NORMAL, UNIGRAM, BPE = 1, 1, 2
 SPACE = "\u2581"  # stands for a space within pieces
@@ -32,7 +33,7 @@ class Model:
         except (OSError, ValueError, IndexError, KeyError, TypeError, AttributeError, struct.error):
             raise Failure(f"{path} is not a SentencePiece model") from None
         if self.kind not in (UNIGRAM, BPE):
-            raise Failure(f"{path} splits texts into words or letters, for which transformers has no fast tokenizer")
+            raise Lacking(f"{path} splits texts into words or letters, for which transformers has no fast tokenizer")
 
     def control(self, piece):
         """Returns the id of a control piece, or None."""
@@ -77,7 +78,7 @@ def call_of(deck):
     call = arguments(calls[0], "model", "max_len", eos="none", lower=True, pad_value=None, prefix=None)
     if call["eos"] == "yes" or call["prefix"]:
         what = f'prefix = "{call["prefix"]}"' if call["prefix"] else 'eos = "yes", whose end may be cut off'
-        raise Failure(f"tokenize has {what}: transformers' tokenizers end each text or none, and begin none")
+        raise Lacking(f"tokenize has {what}: transformers' tokenizers end each text or none, and begin none")
     return call
 
 
@@ -86,7 +87,7 @@ def files(deck, given=None):
     call = call_of(deck)
     table = deck["tokenizer"][call["model"]]
     if table["kind"] != "sentencepiece":
-        raise Failure(f"the texts' tokenizer is of kind \"{table['kind']}\", and transformers has those of SentencePiece alone")
+        raise Lacking(f"the texts' tokenizer is of kind \"{table['kind']}\", and transformers has those of SentencePiece alone")
     path = given or table["path"]
     if not os.path.isfile(path):
         raise Failure(f"{path}: no such file; name the run's tokenizer with --tokenizer FILE")

@@ -11,6 +11,7 @@ import image_preparation
 import run_dir
 from big_vision_names import BigVision
 from console import Failure
+from lacking import Lacking
 from onnx_trunks import Onnx
 from open_clip_names import OpenClip
 from torchvision_names import Torchvision
@@ -23,8 +24,8 @@ def timm_settings(vit, images, _):
     """Returns {file: what timm.create_model("local-dir:FOLDER", pretrained=True) reads}."""
     f = vit.facts
     if f["epsilon"] != vit.EPSILON:
-        raise Failure(f"timm's folders have norms with an epsilon of {vit.EPSILON:g} alone, and this ViT has {f['epsilon']:g}: take "
-                      "--names timm, whose last line makes the model, or --as transformers")
+        raise Lacking(f"{vit.path}: timm's folders have norms with an epsilon of {vit.EPSILON:g} alone, and this ViT has "
+                      f"{f['epsilon']:g}", ", or --names timm, whose last line makes the model")
     squash = images["shorter"] is None
     cfg = {"input_size": [3, f["size"], f["size"]], "fixed_input_size": True, "interpolation": images["interpolation"],
            "crop_pct": 1.0 if squash else images["size"] / images["shorter"], "crop_mode": "squash" if squash else "center",
@@ -127,6 +128,30 @@ LIBRARIES = {
                          "import open_clip\nmodel, _, images = open_clip.create_model_and_transforms('local-dir:{folder}')\n"
                          "model, tokenizer = model.eval(), open_clip.get_tokenizer('local-dir:{folder}')"),
 }
+
+
+def takes(library, weights, options):
+    """Returns True if the library can express the model of some weights, whatever else may hinder an export of it here."""
+    try:
+        # How images are prepared is a question of its own, so any preparation does.
+        images = image_preparation.preparation({}, None, "decode | resize(1) | value_range(-1, 1)")
+        library.settings(library.view(weights), images, options)
+    except Lacking:
+        return False
+    except Failure:
+        pass
+    return True
+
+
+def way_out(weights, options):
+    """Returns what to do about weights that a library cannot express, for a message."""
+    names = [name for name, library in LIBRARIES.items() if name != options.program and takes(library, weights, options)]
+    if not names:
+        return "export to .npz or .safetensors under the paths of the checkpoint (without --as and --names)"
+    listed = " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+    # These two write all of such a model, and the others its encoder alone.
+    whole = options.program in ("open_clip", "big_vision") and weights.deck()["model"]["kind"] in ("siglip", "cappa")
+    return f"take --as {listed}" + (" for the encoder of images" if whole else "")
 
 
 def opened(view, folder):

@@ -5,7 +5,7 @@ import re
 import numpy as np
 
 from console import Failure
-from vit_names import PARTS, Timm, WithTable, mae_positions
+from vit_names import PARTS, TABLES, Timm, WithTable
 
 ROOT, TABLE = "decoder/", "decoder/pos_embedding"
 NAMES = {"mask_token": ["decoder/mask_token"], "decoder_pos_embed": [TABLE],
@@ -23,7 +23,7 @@ class Mae(Timm):
             raise Failure(f"{weights.path} holds no masked autoencoder (decoder/mask_token): leave out --names mae")
         super().__init__(weights)
         side, width = self.facts["size"] // self.facts["patch"], weights.shape("decoder/mask_token")[2]
-        table = np.concatenate([np.zeros((1, 1, width), np.float32), mae_positions(side, side, width)], 1)
+        table = np.concatenate([np.zeros((1, 1, width), np.float32), TABLES["sincos2d_mae"](side, side, width)], 1)
         self.weights = WithTable(self.weights, TABLE, table)
         self.decoder_depth = len({found[1] for path in weights.places if (found := re.match(r"decoder/.*encoderblock_(\d+)/", path))})
         for name, paths in NAMES.items():

@@ -5,6 +5,7 @@ import os
 import numpy as np
 
 from console import Failure
+from lacking import Lacking
 
 try:
     import onnx
@@ -43,7 +44,7 @@ class Graph:
     def weight(self, path, turn=lambda values: values):
         """Returns the tensor of a parameter, after a change of its shape or of the order of its dimensions."""
         if self.weights.type_of(path) != "f32":
-            raise Failure(f"{path} is {self.weights.type_of(path)}, and --as onnx writes f32: export to .safetensors instead")
+            raise Lacking(f"{path} is {self.weights.type_of(path)}, and --as onnx writes f32")
         shape = turn(np.broadcast_to(np.int8(0), self.weights.shape(path))).shape
         if self.tensors.setdefault(path, (shape, turn))[0] != shape:
             raise ValueError(f"{path} is used in two shapes")

@@ -8,8 +8,7 @@ import re
 
 import numpy as np
 
-import captioner_files
-from console import Failure
+from lacking import Lacking
 from onnx_graph import Graph
 from torchvision_names import BLOCKS, linear_head, options_of
 from vit_names import BLOCK, HEADED, POOL, block_numbers, describe, facts_of_vit, with_table
@@ -115,9 +114,6 @@ class VitGraph:
         x = g.op("Transpose", g.op("Reshape", maps, g.constant([0, f["width"], -1])), perm=[0, 2, 1])
         if POSITIONS in self.weights.places:
             x = g.op("Add", x, g.weight(POSITIONS))
-        elif not f["rotary"]:
-            side = f["size"] // f["patch"]
-            x = g.op("Add", x, g.number(captioner_files.sincos2d(side, side, f["width"])))
         front = [self.for_each_image(path) for path in ("encoder/cls", "encoder/registers") if path in self.weights.places]
         if front:
             x = g.op("Concat", *front, x, axis=1)
@@ -279,7 +275,7 @@ class Onnx:
         weights = with_table(weights)
         kind = next((kind for mark, kind in KINDS.items() if mark in weights.places), None)
         if kind is None:
-            raise Failure(f"{weights.path} holds no ViT, ResNet or ConvNeXt of its own: --as onnx writes encoders of images")
+            raise Lacking(f"{weights.path} holds no ViT, ResNet or ConvNeXt of its own, and --as onnx writes encoders of images")
         self.weights, self.path, self.step, self.name = weights, weights.path, weights.step, weights.name
         self.graph, self.classes = Graph(weights), 0
         trunk = kind(self.graph)
@@ -295,8 +291,7 @@ class Onnx:
         self.places = dict.fromkeys(self.graph.tensors)
         self.left_out = [path for path in weights.places if path not in self.places and not path.endswith(".num_batches_tracked")]
         if lost := [path for path in self.left_out if TRUNK.match(path)]:
-            raise Failure(f"{weights.path}: {lost[0]} has no place in the graph that --as onnx writes; --names timm or torchvision "
-                          "may know it")
+            raise Lacking(f"{weights.path}: {lost[0]} has no place in the graph that --as onnx writes")
 
     def shape(self, path):
         return self.weights.shape(path)

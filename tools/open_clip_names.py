@@ -6,7 +6,7 @@ by a folder.
 """
 import numpy as np
 
-from console import Failure
+from lacking import Lacking
 from torchvision_names import Torchvision, options_of
 from vit_names import (BLOCK, HEADED, PARTS, POSITIONS, PRE_NORM, QKV, Vit, block_names, describe, facts_of_vit, ratio_of, timm,
                        turned_layer)
@@ -40,8 +40,8 @@ class Texts:
     def __init__(self, weights, model):
         self.weights, self.options, self.seq_len, self.vocabulary = weights, model["text"], model["seq_len"], model["vocab_size"]
         if self.options["pool"] not in ("last", "first"):
-            raise Failure(f"{weights.path}: open_clip makes a text's vector of its \"last\" or \"first\" token alone, and "
-                          f"model.text.pool is \"{self.options['pool']}\": take --as timm or onnx for the tower of images")
+            raise Lacking(f"{weights.path}: open_clip makes a text's vector of its \"last\" or \"first\" token alone, and "
+                          f"model.text.pool is \"{self.options['pool']}\"")
         self.places = {name.format(block): [path.format(block) for path in paths] for name, paths in self.NAMES.items()
                        for block in (range(self.options["depth"]) if "{}" in name else [0])}
 
@@ -131,8 +131,7 @@ class TimmTower:
     def __init__(self, weights):
         options = options_of(weights)
         if options.get("kind") == "convnext":
-            raise Failure(f"{weights.path}: open_clip has timm's ConvNeXts alone, whose tensors have other names: take --as torchvision "
-                          "or onnx for the tower of images")
+            raise Lacking(f"{weights.path}: open_clip has timm's ConvNeXts alone, whose tensors have other names")
         self.resnet = options.get("kind") == "resnet"
         self.view = Torchvision(weights) if self.resnet else timm(weights)
         self.type_of, self.shape, self.values = self.view.type_of, self.view.shape, self.view.values
@@ -141,8 +140,7 @@ class TimmTower:
             self.view.call()  # refuses what timm cannot express either
             self.name = RESNETS.get((options["depth"], options["groups"], options["width_per_group"]))
             if self.name is None or options["norm"] != "batch":
-                raise Failure(f"{weights.path}: no name of timm stands for this ResNet: take --as torchvision or onnx for the tower of "
-                              "images")
+                raise Lacking(f"{weights.path}: no name of timm stands for this ResNet")
             return
         self.facts = self.view.facts = {**self.view.facts, "classes": 0}
         self.name = name_of_vit(self.facts)
@@ -161,8 +159,8 @@ class OpenClip:
         self.weights, self.path, self.step, self.name = weights, weights.path, weights.step, weights.name
         self.options = weights.deck().get("model", {})
         if self.options.get("kind") != "siglip":
-            raise Failure(f"{self.path}: open_clip opens pairs of towers for images and texts alone (model.kind = \"siglip\"), and this "
-                          f"model is a {self.options.get('kind')}: take --as timm, transformers, torchvision or onnx")
+            raise Lacking(f"{self.path}: open_clip opens pairs of towers for images and texts alone (model.kind = \"siglip\"), and this "
+                          f"model is a {self.options.get('kind')}")
         self.texts = Texts(weights, self.options)
         vit = self.options["trunk"]["kind"] == "vit"
         self.tower = OwnVit(weights) if vit and OwnVit.fits(weights) else TimmTower(weights)

@@ -2,7 +2,7 @@
 """A ResNet or ConvNeXt of a checkpoint, with the names and shapes of torchvision, and the call that makes it there. Not a tool itself."""
 import numpy as np
 
-from console import Failure
+from lacking import Lacking
 
 COUNTER = ".num_batches_tracked"  # PyTorch's are i64
 BLOCKS = {18: [2, 2, 2, 2], 34: [3, 4, 6, 3], 50: [3, 4, 6, 3], 101: [3, 4, 23, 3], 152: [3, 8, 36, 3], 200: [3, 24, 36, 3]}
@@ -33,7 +33,7 @@ class Torchvision:
         self.weights, self.path, self.step, self.name, self.places = weights, weights.path, weights.step, weights.name, {}
         self.head = next((head for mark, head in self.HEADS.items() if "trunk/" + mark in weights.places), None)
         if self.head is None:
-            raise Failure(f"{weights.path} holds no ResNet (trunk/layer1.0.conv1.weight) and no ConvNeXt: leave out --names torchvision")
+            raise Lacking(f"{weights.path} holds no ResNet (trunk/layer1.0.conv1.weight) and no ConvNeXt")
         heads = {path: f"{self.head}.{part}" for path, part in zip(linear_head(weights) or (), ("weight", "bias")) if path}
         for path in weights.places:
             if path.startswith("trunk/"):
@@ -83,8 +83,8 @@ class Torchvision:
             return f"torchvision.models.convnext.ConvNeXt([{stages}]{', ' if given else ''}{', '.join(given)})"
         if options["width"] != 64 or options["layer4_stride"] != 2:
             key, value = ("width", 64) if options["width"] != 64 else ("layer4_stride", 2)
-            raise Failure(f"{self.path}: torchvision's ResNet has model.trunk.{key} = {value} alone, and this one {options[key]}: take "
-                          "--as onnx, or --names torchvision for a model of your own")
+            raise Lacking(f"{self.path}: torchvision's ResNet has model.trunk.{key} = {value} alone, and this one {options[key]}",
+                          ", or --names torchvision for a model of your own")
         given += [f"{theirs}={options[key]}" for theirs, key, usual in (("groups", "groups", 1), ("width_per_group", "width_per_group", 64))
                   if options[key] != usual]
         if options["norm"] == "group":

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """A ViT of a checkpoint, with the names and shapes of other libraries. src/checkpoint/foreign_vit.cpp reads them."""
+import functools
 import re
 
 import numpy as np
 
-from console import Failure
+from captioner_files import sincos2d
+from lacking import Lacking
 
 BLOCK = "encoder/Transformer/encoderblock_{}/"
 HEADED = BLOCK + "MultiHeadDotProductAttention_0/"
@@ -13,6 +15,9 @@ QKV = ("query", "key", "value")
 PARTS = (("weight", "kernel"), ("bias", "bias"))
 POOL = "encoder/MAPHead_0/"
 POSITIONS, PATCH_BIAS, PRE_NORM = "encoder/pos_embedding", "encoder/embedding/bias", "encoder/pre_norm/"
+# Parts that a library may lack: in our paths, and in a message.
+WORDS = ((POOL, "pooling by attention (pool = \"map\")"), (PRE_NORM, "a norm in front of its blocks (pre_norm = true)"),
+         ("encoder/registers", "registers"))
 
 
 def block_names(prefix, norms, dense):
@@ -41,13 +46,6 @@ def is_rotary(weights):
     return options_of_vit(weights)[0].get("posemb") == "rope"
 
 
-def mae_positions(height, width, size):
-    """Returns the fixed position table f32 [1, height * width, size] of posemb = "sincos2d_mae": sin x, cos x, sin y, cos y."""
-    y, x = (axis.reshape(-1, 1).astype(np.float64) for axis in np.mgrid[:height, :width])
-    omega = 10000.0 ** (-np.arange(size // 4) / (size // 4))
-    return np.concatenate([f(axis * omega) for axis in (x, y) for f in (np.sin, np.cos)], 1).astype(np.float32)[None]
-
-
 class WithTable:
     """Some weights and a fixed table of positions beside them, as other programs know tables among the weights alone."""
 
@@ -67,12 +65,18 @@ class WithTable:
         return self.table if path == self.place else self.weights.values(path)
 
 
-def with_table(weights):
-    """Returns the weights, with a table of positions if the program computes that of MAE."""
-    if options_of_vit(weights)[0].get("posemb") != "sincos2d_mae" or "encoder/embedding/kernel" not in weights.places:
+TABLES = {"sincos2d": sincos2d, "sincos2d_mae": functools.partial(sincos2d, mae=True)}
+
+
+def with_table(weights, known=()):
+    """Returns the weights, with a table of positions if the program computes one. `known`: those that the library computes as well."""
+    options, model = options_of_vit(weights)
+    posemb = options.get("posemb", model.get("posemb"))  # a captioner's positions belong to the model
+    if posemb not in TABLES or posemb in known or "encoder/embedding/kernel" not in weights.places:
         return weights
-    side = facts_of_vit(weights)["size"] // weights.shape("encoder/embedding/kernel")[0]
-    return WithTable(weights, POSITIONS, mae_positions(side, side, weights.shape("encoder/embedding/kernel")[3]))
+    facts = facts_of_vit(weights)
+    side = facts["size"] // facts["patch"]
+    return WithTable(weights, POSITIONS, TABLES[posemb](side, side, facts["width"]))
 
 
 def facts_of_vit(weights):
@@ -126,12 +130,10 @@ class Vit:
         weights = with_table(weights)
         self.weights, self.path, self.step, self.name, self.places = weights, weights.path, weights.step, weights.name, {}
         if "encoder/embedding/kernel" not in weights.places:
-            raise Failure(f"{weights.path} holds no ViT (encoder/embedding/kernel): leave out --names {self.program}")
-        if not self.ROTARY and POSITIONS not in weights.places:
-            raise Failure(f"{weights.path} has the fixed positions of posemb = \"sincos2d\", which {self.model} lacks")
-        self.folds = self.lacks_patch_bias()
+            raise Lacking(f"{weights.path} holds no ViT (encoder/embedding/kernel)")
+        self.folds = not self.ROTARY and self.lacks_patch_bias()  # into the table of positions
         if self.folds and weights.type_of(POSITIONS) != "f32":
-            raise Failure(f"{weights.path}: {self.model} has no bias of patches, and {POSITIONS} is no f32 that could take it up")
+            raise Lacking(f"{weights.path}: {self.model} has no bias of patches, and {POSITIONS} is no f32 that could take it up")
         blocks, gated = block_numbers(weights), MLP.format(0) + "gate/kernel" in weights.places
         for name, paths in (self.NAMES | self.GATED if gated else self.NAMES).items():
             if self.folds and paths == [PATCH_BIAS]:
@@ -140,18 +142,19 @@ class Vit:
                 own = [path.format(block) for path in paths]
                 if own and all(path in weights.places for path in own):
                     self.places[name.format(block)] = own
+        self.facts = facts_of_vit(weights)
         used = {path for own in self.places.values() for path in own}
         self.left_out = [path for path in weights.places if path not in used]
-        for path in self.left_out:
-            if path.startswith("encoder/") and not self.is_zero(path) and not (self.folds and path == PATCH_BIAS):
-                raise Failure(f"{weights.path}: {path} has no place in {self.model}{self.way(path)}")
+        if lost := [path for path in self.left_out if path.startswith("encoder/") and not (self.folds and path == PATCH_BIAS)
+                    and not self.is_zero(path)]:
+            # A part of the model before single tensors, for which there may be another way.
+            raise self.lacking(min(lost, key=lambda path: not path.startswith(tuple(part for part, _ in WORDS))))
         self.left_out = [path for path in self.left_out if not path.startswith("encoder/")]
-        self.facts = facts_of_vit(weights)
         self.places |= {name: [] for name in self.ZEROS}
 
     @property
     def model(self):
-        return f"{self.program}'s ViT"
+        return f"{self.program}'{'' if self.program.endswith('s') else 's'} ViT"
 
     @property
     def size(self):
@@ -173,9 +176,11 @@ class Vit:
         """Returns True for a tensor that the library lacks, and whose values change nothing."""
         return False
 
-    def way(self, path):
-        """Returns what to do about a tensor without a place, for a message."""
-        return ""
+    def lacking(self, path):
+        """Returns the refusal of a tensor without a place."""
+        words = next((words for part, words in WORDS if path.startswith(part)), None)
+        return Lacking(f"{self.path}: " + (f"this ViT has {words}, which {self.model} lacks" if words else
+                                           f"{path} has no place in {self.model}"))
 
     def type_of(self, name):
         return self.weights.type_of(self.places[name][0]) if self.places[name] else "f32"
@@ -250,6 +255,10 @@ class Timm(Vit):
 
     def __init__(self, weights):
         super().__init__(weights)
+        if self.facts["gated"] and self.facts["pooled"]:
+            # One argument gives the widths of blocks, whose gates lie in the same matrix, and of the pooling, which has no gate.
+            raise Lacking(f"{self.path}: this ViT has SwiGLU (swiglu = true) beside pooling by attention (pool = \"map\"), and "
+                          f"{self.model} has one of them at a time")
         if self.began_as() == "vit_base_patch16_clip_224":
             self.EPSILON = 1e-5
 
@@ -304,18 +313,24 @@ class TimmDinov3(Timm):
 
     def __init__(self, weights):
         super().__init__(weights)
+        self.check_form()
+
+    def check_form(self):
+        """Refuses what no other values of the weights would mend."""
         if not self.facts["gated"] and self.facts["gelu"] != "erf":
-            raise Failure(f"{self.path}: timm's DINOv3 has the exact GELU, and this ViT has gelu = \"{self.facts['gelu']}\"")
+            raise Lacking(f"{self.path}: timm's DINOv3 has the exact GELU, and this ViT has gelu = \"{self.facts['gelu']}\"")
         if not self.facts["token"]:
-            raise Failure(f"{self.path}: timm's DINOv3 has a class token, and this ViT has none: train with pool = \"tok\"")
+            raise Lacking(f"{self.path}: timm's DINOv3 has a class token, and this ViT has none", ", or train with pool = \"tok\"")
 
     def is_zero(self, path):
         return path.endswith("/key/bias") and not self.weights.values(path).any()
 
-    def way(self, path):
+    def lacking(self, path):
         if not path.endswith("/key/bias"):
-            return ""
-        return ": it is not zero; take transformers, or freeze it in training ([[optimizer.rule]] match = \".*/key/bias\", frozen = true)"
+            return super().lacking(path)
+        self.check_form()
+        return Lacking(f"{self.path}: {self.model} has no biases of keys, and {path} is not zero",
+                       ", or freeze it in training ([[optimizer.rule]] match = \".*/key/bias\", frozen = true)")
 
     def began_as(self):
         return "vit_small_patch16_dinov3_qkvb"
@@ -354,7 +369,7 @@ class Transformers(Vit):
     def __init__(self, weights):
         super().__init__(weights)
         if not self.facts["token"]:
-            raise Failure(f"{self.path}: transformers' ViT has a class token, and this one has none: export it for timm")
+            raise Lacking(f"{self.path}: {self.model} has a class token, and this ViT has none")
 
     KIND, TYPE = "ViT", "vit"  # the first part of the names of its classes, and its name in config.json
 
@@ -398,11 +413,9 @@ class TransformersDinov2(Transformers):
     def __init__(self, weights):
         super().__init__(weights)
         if not self.facts["scaled"]:
-            raise Failure(f"{self.path}: transformers has SwiGLU in DINOv2 alone, which has layer scale, and this ViT has none: export "
-                          "it for timm")
+            raise Lacking(f"{self.path}: transformers has SwiGLU in DINOv2 alone, which has layer scale, and this ViT has none")
         if self.facts["gated"] and self.facts["mlp"] % 8:
-            raise Failure(f"{self.path}: transformers' DINOv2 has SwiGLU with widths that 8 divides, and this one has {self.facts['mlp']}: "
-                          "export it for timm")
+            raise Lacking(f"{self.path}: transformers' DINOv2 has SwiGLU with widths that 8 divides, and this one has {self.facts['mlp']}")
         if self.facts["registers"]:
             self.KIND, self.TYPE = "Dinov2WithRegisters", "dinov2_with_registers"
             begin = f"{self.TYPE}."
@@ -456,9 +469,11 @@ class TransformersDinov3(Transformers):
     ZEROS = {"embeddings.mask_token": (1, 1, None)}
 
     def __init__(self, weights):
+        if "encoder/registers" not in weights.places:  # the library's model has no registers, but the tensor of them
+            self.ZEROS = self.ZEROS | {"embeddings.register_tokens": (1, 0, None)}
         super().__init__(weights)
         if not self.facts["scaled"]:
-            raise Failure(f"{self.path}: transformers' DINOv3 has layer scale, and this ViT has none: export it for timm")
+            raise Lacking(f"{self.path}: transformers' DINOv3 has layer scale, and this ViT has none")
         self.facts["classes"] = 0
 
     def settings(self):

@@ -352,13 +352,14 @@ class OpenClip(harness.RunTest):
         def other(name, *pairs):
             self.expect(0, args=[self.deck(), "--dir", self.path(name), *harness.sets(*pairs)])
             return self.path(name)
-        refused('model.text.pool is "mean": take --as timm or onnx', run=other("mean", "model.text.pool=mean"))
+        refused('model.text.pool is "mean": take --as timm, onnx or big_vision for the encoder of images',
+                run=other("mean", "model.text.pool=mean"))
         text = self.good.replace('eos="sticky"', 'eos="yes"')
         self.expect(0, args=[self.deck(text), "--dir", self.path("yes")])
         refused('eos = "yes", whose end may be cut off', run=self.path("yes"))
         convnext = re.sub(r"\ntrunk .*", '\ntrunk = { kind = "convnext", depths = [1, 2], widths = [8, 16] }', self.good)
         self.expect(0, args=[self.deck(convnext), "--dir", self.path("convnext")])
-        refused("whose tensors have other names: take --as torchvision", run=self.path("convnext"))
+        refused("whose tensors have other names: take --as torchvision or onnx for the encoder of images", run=self.path("convnext"))
         self.good = vits.DECK.format(dir=self.path("classes"), data=self.data)
         self.expect(0, args=[self.deck()])
         refused("and this model is a classifier: take --as timm", run=self.path("classes"))

@@ -4,7 +4,9 @@
 
 timm is optional, as in vit_weights_test.py, which has the files.
 """
+import importlib.util
 import json
+import re
 import unittest
 
 import h5py
@@ -61,6 +63,50 @@ class VitExports(vits.VitTest):
         if not vits.NO_TIMM:
             tokens = self.opened("timm", vits.WITH_TIMM, self.path("clip"))[0]["tokens"]
             self.assertLess(np.abs(tokens - want["encoded"]).max(), 1e-5 * np.abs(want["encoded"]).max())
+
+    def test_fixed_positions(self):
+        """A table that the trainer computes is written to libraries that learn theirs, and read as such a one."""
+        code_of = {"timm": (vits.NO_TIMM, vits.WITH_TIMM), "transformers": (vits.NO_TRANSFORMERS, vits.WITH_TRANSFORMERS)}
+        for number, (keys, libraries) in enumerate((({"posemb": "sincos2d"}, ("timm", "transformers")),
+                                                    ({"posemb": "sincos2d", "pool": "gap"}, ("timm",)))):
+            run = self.path(f"run{number}")
+            self.expect(0, args=[self.deck(), "--dir", run, *harness.sets(*vits.pairs_of(keys))])
+            want = self.features(run, *vits.pairs_of(keys))
+            for library in libraries:
+                with self.subTest((keys, library)):
+                    folder = self.path(f"{library}{number}")
+                    self.export(run, folder, "--as", library)
+                    for posemb in ("learn", "sincos2d"):
+                        got = self.features(folder + "/model.safetensors", *vits.pairs_of({**keys, "posemb": posemb}))
+                        for tap, values in want.items():
+                            self.assertLess(np.abs(got[tap] - values).max(), 1e-5 * np.abs(values).max(), (tap, posemb))
+                    missing, code = code_of[library]
+                    if not missing:
+                        tokens = self.opened(library, code, folder)[0]["tokens"]
+                        self.assertLess(np.abs(tokens - want["encoded"]).max(), 1e-5 * np.abs(want["encoded"]).max())
+
+    def test_refusals_name_the_libraries_that_take_the_model(self):
+        """Each library that a refusal names writes this very model."""
+        erf_map, tok = {"pool": "map", "norm_epsilon": 1e-6}, {"pool": "tok"}
+        for number, (keys, library, words) in enumerate((
+                (erf_map, "transformers", "pooling by attention (pool = \"map\"), which transformers' ViT lacks: take --as timm or onnx"),
+                ({**erf_map, "gelu": "tanh"}, "transformers", "transformers' ViT lacks: take --as timm, onnx or big_vision"),
+                (vits.CLIP, "transformers", "a norm in front of its blocks (pre_norm = true), which transformers' ViT lacks: take --as "
+                 "timm or onnx"),
+                ({**vits.CLIP, "gelu": "tanh"}, "big_vision", "model.trunk.norm_epsilon (1e-05): take --as timm or onnx"),
+                ({**tok, "registers": 2}, "transformers", "registers, which transformers' ViT lacks: take --as timm or onnx"),
+                ({**tok, "gelu": "quick"}, "big_vision", "model.trunk.gelu (quick): take --as timm, transformers or onnx"),
+                ({**vits.DINOV3, "gelu": "quick"}, "timm", "timm's DINOv3 has the exact GELU, and this ViT has gelu = \"quick\": take --as "
+                 "transformers or onnx"),
+                ({**tok, "norm_epsilon": 1e-3}, "timm", "this ViT has 0.001: take --as transformers or onnx, or --names timm"))):
+            with self.subTest(words):
+                run = self.path(f"run{number}")
+                self.expect(0, args=[self.deck(), "--dir", run, *harness.sets(*vits.pairs_of(keys))])
+                said = self.export(run, self.path("refused"), "--as", library, code=2)
+                self.assertIn(words, said)
+                for name in re.findall("[a-z_]{3,}", said.partition("take --as ")[2].partition(", or --names")[0]):
+                    if name != "onnx" or importlib.util.find_spec("onnx"):
+                        self.export(run, self.path(f"{name}{number}"), "--as", name)
 
 
 if __name__ == "__main__":

@@ -412,7 +412,7 @@ class VitWeights(VitTest):
         self.expect(0, args=[self.deck(), "--dir", self.path("gap"), *harness.sets("model.trunk.pool=gap", "model.trunk.norm_epsilon=0.01",
                                                                                   cropped)])
         run, out = self.path("gap"), self.path("x")
-        for args, words in ((("--as", "transformers"), "has a class token, and this one has none"),
+        for args, words in ((("--as", "transformers"), "has a class token, and this ViT has none: take --as onnx\n"),
                             (("--as", "timm"), "epsilon of 1e-06 alone, and this ViT has 0.01"),
                             (("--as", "timm", "--names", "timm"), "writes a folder"),
                             (("--license", "cc0-1.0"), "give --as as well"),
