@@ -32,8 +32,8 @@ std::unique_ptr<config::Deck> load(const CommandLine& c, train::Recipe& recipe) 
   if (io::exists(c.deck) && checkpoint::has_weights_alone(c.deck))
     base::fail(base::Exit::config,
                "{} holds weights and no deck. Name it in a deck: init.from to train on from it, "
-               "evaluate.from, extract.from or caption.from to use it. --mode weights shows keys "
-               "that fit it",
+               "evaluate.from or extract.from to use it. --mode weights prints the deck's keys for "
+               "it",
                c.deck);
   const char* from = mode.images_from;
   return std::make_unique<config::Deck>(from && modes::holds_deck(c.deck)

@@ -138,7 +138,7 @@ def takes(library, weights, options):
         library.settings(library.view(weights), images, options)
     except Lacking:
         return False
-    except Failure:
+    except (Failure, ValueError):
         pass
     return True
 
@@ -150,7 +150,7 @@ def way_out(weights, options):
         return "export to .npz or .safetensors under the paths of the checkpoint (without --as and --names)"
     listed = " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
     # These two write all of such a model, and the others its encoder alone.
-    whole = options.program in ("open_clip", "big_vision") and weights.deck()["model"]["kind"] in ("siglip", "cappa")
+    whole = options.program in ("open_clip", "big_vision") and weights.deck().get("model", {}).get("kind") in ("siglip", "cappa")
     return f"take --as {listed}" + (" for the encoder of images" if whole else "")
 
 

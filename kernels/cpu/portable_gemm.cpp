@@ -118,7 +118,7 @@ bool portable_is_faster(const Gemm& a, const Queue& queue) {
 #endif
   constexpr int64_t kPage = 1024;  // floats
   return measured && queue.fixed_order() && !onednn_has_avx512() && !a.trans_b &&
-         a.leading_of_b() % kPage == 0 && a.m > 1;
+         a.leading_of_b() % kPage == 0 && (a.m > 1 || queue.rows_alike());
 }
 
 void run_portable(const Gemm& a, Queue& queue) {

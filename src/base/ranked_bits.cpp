@@ -19,8 +19,8 @@ int64_t RankedBits::byte_count(int64_t size) {
 
 namespace {
 
-// Returns zeros. Many of them lie in large pages, where the kernel has some: bits are set in any
-// order, and the processor finds the pages of a large part faster.
+// Returns zeros. A large vector lies in huge pages if the kernel offers them: bits are set in any
+// order, and the processor finds few pages faster.
 std::vector<uint64_t> zeros(size_t count) {
   constexpr uintptr_t kPage = 4096, kMany = uintptr_t{8} << 20;
   std::vector<uint64_t> out;

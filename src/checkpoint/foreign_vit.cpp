@@ -383,15 +383,17 @@ void compare_positions(const std::string& path, bool rotary, const models::VitFa
 void compare_with_files(const WeightConfig& beside, const std::string& path,
                         const models::VitFacts& vit) {
   if (beside.files.empty()) return;
+  constexpr const char* kNotDescribed =
+      ". If it does not describe these weights, move them to a folder of their own";
   const std::string where = fmt::format("{} beside {}", fmt::join(beside.files, ", "), path);
   if (!beside.foreign.empty())
-    base::fail(base::Exit::checkpoint, "init.from: {} says {}: no ViT of this program is so", where,
-               fmt::join(beside.foreign, "; "));
+    base::fail(base::Exit::checkpoint, "init.from: {} says {}: no ViT of this program is so{}",
+               where, fmt::join(beside.foreign, "; "), kNotDescribed);
   if (beside.heads > 0 && beside.heads != vit.heads)
     base::fail(base::Exit::checkpoint,
                "init.from: {} says that the ViT has {} heads, and this model has "
-               "model.trunk.heads = {}",
-               where, beside.heads, vit.heads);
+               "model.trunk.heads = {}{}",
+               where, beside.heads, vit.heads, kNotDescribed);
 }
 
 // Warns if no program that has such ViTs computes GELU as the model does. told: what a file beside

@@ -15,9 +15,9 @@ namespace checkpoint {
 
 // Returns a file whose tensors have the paths and shapes of our ViT if `file` holds a ViT of a
 // known family below any prefix; otherwise returns `file`. Families: timm (also DINO, MAE, DeiT,
-// MoCo v3, CLIP, SigLIP, Meta's DINOv2 and DINOv3), transformers' ViT and DINOv2, its DINOv3 (those
-// three with the names in files and in version 5's modules), its CLIP and SigLIP, torchvision's,
-// open_clip's. Tensors of the trunk that ours lacks keep the file's
+// MoCo v3, CLIP, SigLIP, Meta's DINOv2 and DINOv3), transformers' ViT and DINOv2, its DINOv3, its
+// CLIP and SigLIP, torchvision's, open_clip's. Of transformers' first three, the names in files and
+// those of version 5's modules are known. Tensors of the trunk that ours lacks keep the file's
 // name, below the trunk's root, so that a plan refuses them. A table of positions is left out if
 // the model computes the same one. Tensors beside the trunk keep their names. Throws
 // Error(Exit::checkpoint) if the file or the model alone has DINOv3's rotary positions. map:

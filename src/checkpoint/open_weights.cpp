@@ -42,6 +42,14 @@ std::unique_ptr<WeightFile> open_newest(const std::vector<Candidate>& files) {
   base::fail(base::Exit::checkpoint, "{}", reasons);
 }
 
+bool holds_checkpoints(const std::string& folder) {
+  try {
+    return !zarr_folder(folder).empty() || !files_at(folder).empty();
+  } catch (const base::Error&) {
+    return false;
+  }
+}
+
 // Returns base::pointer_problem of a file.
 std::string pointer_in(const std::string& path) {
   if (io::is_directory(path)) return "";
@@ -54,7 +62,8 @@ std::string pointer_in(const std::string& path) {
 }  // namespace
 
 std::string weights_in(const std::string& path) {
-  if (!io::is_directory(path)) return path;
+  // An export may lie in a run directory.
+  if (!io::is_directory(path) || holds_checkpoints(path)) return path;
   for (const char* name : kNamesInFolders)
     if (const std::string file = path + (path.ends_with('/') ? "" : "/") + name; io::exists(file))
       return file;

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/weight_file.hpp"
@@ -15,13 +16,21 @@ namespace {
 using Values = nlohmann::json;
 
 constexpr int64_t kLargestConfig = 1 << 20;  // bytes
+constexpr int kDeepest = 16;                 // values within values
 
 // Returns the JSON object in a file; an empty one if there is none.
 Values object_in(const std::string& path) {
-  if (!io::exists(path) || io::is_directory(path)) return Values::object();
-  if (io::File(path, io::File::Mode::read).size() > kLargestConfig) return Values::object();
-  Values found = Values::parse(io::read_file(path), nullptr, false);
-  return found.is_object() ? found : Values::object();
+  std::error_code problem;
+  if (!std::filesystem::is_regular_file(path, problem)) return Values::object();
+  try {
+    if (io::File(path, io::File::Mode::read).size() > kLargestConfig) return Values::object();
+    // Deeper values are left out, because copies and destructors recurse.
+    auto is_shallow = [](int depth, Values::parse_event_t, Values&) { return depth < kDeepest; };
+    Values found = Values::parse(io::read_file(path), is_shallow, false);
+    if (found.is_object()) return found;
+  } catch (const io::Failure&) {  // it cannot be read
+  }
+  return Values::object();
 }
 
 const Values& inside(const Values& object, const char* name) {
@@ -82,17 +91,17 @@ void take_preprocessing(const Values& from, WeightConfig& to) {
 
 // The activation of transformers' MLPs. `gated`: SwiGLU, whose gate has SiLU here.
 void take_activation(const std::string& name, bool gated, WeightConfig& to) {
-  if (name == "gelu") to.gelu = "erf";
+  if (name == "gelu" || name == "gelu_python") to.gelu = "erf";
   if (name == "quick_gelu") to.gelu = "quick";
-  if (name == "gelu_pytorch_tanh" || name == "gelu_new" || name == "gelu_fast") to.gelu = "tanh";
-  if (name.empty() || (gated ? name == "silu" : !to.gelu.empty())) return;
+  for (const char* tanh : {"gelu_pytorch_tanh", "gelu_new", "gelu_fast", "gelu_accurate"})
+    if (name == tanh) to.gelu = "tanh";
+  if (name.empty() || (gated ? name == "silu" || name == "swish" : !to.gelu.empty())) return;
   to.foreign.push_back(fmt::format("hidden_act = \"{}\"{}", name, gated ? " of a gated MLP" : ""));
 }
 
 // config.json of transformers.
 void take_model(const Values& config, WeightConfig& to) {
-  const Values& vision = inside(config, "vision_config");
-  const Values& model = vision.empty() ? config : vision;
+  const Values& model = config.contains("vision_config") ? inside(config, "vision_config") : config;
   take(model, "num_attention_heads", to.heads);
   take(model, "image_size", to.image_size);
   take(model, "layer_norm_eps", to.norm_epsilon);
@@ -100,8 +109,8 @@ void take_model(const Values& config, WeightConfig& to) {
   if (!is_true(model, "use_swiglu_ffn"))
     take_activation(text_in(model, "hidden_act"), is_true(model, "use_gated_mlp"), to);
   double theta = 100;
-  for (const Values& from : {model, inside(model, "rope_parameters")})
-    take(from, "rope_theta", theta);
+  take(model, "rope_theta", theta);
+  take(inside(model, "rope_parameters"), "rope_theta", theta);
   if (text_in(model, "model_type") == "dinov3_vit" && theta != 100)
     to.foreign.push_back(fmt::format("rope_theta = {:g}, where this program has 100", theta));
 }
@@ -142,7 +151,11 @@ void take_processor(const Values& from, WeightConfig& to) {
   if (resample == 3) to.interpolation = "bicubic";
   take(inside(from, "size"), "height", square);
   take(inside(from, "size"), "shortest_edge", shorter);
-  take(from, "size", square);
+  // One number is a square for ViT and DeiT, and the shorter side for CLIP and BiT.
+  std::string type = text_in(from, "image_processor_type");
+  if (type.empty()) type = text_in(from, "feature_extractor_type");
+  const bool shortens = type.find("CLIP") != type.npos || type.starts_with("Bit");
+  take(from, "size", shortens ? shorter : square);
   take(inside(from, "crop_size"), "height", cropped);
   take(from, "crop_size", cropped);
   if (!is_true(from, "do_center_crop")) cropped = 0;
@@ -172,8 +185,8 @@ void take_open_clip(const Values& config, WeightConfig& to) {
   if (const std::string pool = text_in(vision, "pool_type"); !pool.empty() && pool != "tok")
     to.foreign.push_back(fmt::format("pool_type = \"{}\"", pool));
   if (is_true(vision, "final_ln_after_pool")) to.foreign.emplace_back("final_ln_after_pool = true");
-  to.resized = to.image_size;
   take_preprocessing(inside(config, "preprocess_cfg"), to);
+  to.resized = to.image_size;
 }
 
 }  // namespace

@@ -39,7 +39,7 @@ class WeightFile {
   // Then: that program, for people, and what stood in front of the trunk's names.
   virtual std::string family() const { return ""; }
   virtual std::string prefix() const { return ""; }
-  // Then: true if a ViT has DINOv3's rotary positions.
+  // Then: true if a ViT has the rotary positions that posemb = "rope" computes.
   virtual bool is_rotary() const { return false; }
   // True for a tensor that no rule translated.
   virtual bool is_stranger(size_t /*tensor*/) const { return false; }
@@ -79,10 +79,10 @@ class WeightFile {
 std::unique_ptr<WeightFile> open_weights(const std::string& path);
 
 // Returns the file of weights in a folder that a library or tools/export has made, such as
-// model.safetensors; `path` itself if it is no such folder.
+// model.safetensors; `path` itself if it is no such folder, or if it holds checkpoints.
 std::string weights_in(const std::string& path);
 
-// True for a file of weights alone: its name ends in one of those but .h5. True for such a folder.
+// True if the name of the file ends in one of those but .h5, or if weights_in finds such a file.
 bool has_weights_alone(const std::string& path);
 
 std::unique_ptr<WeightFile> open_checkpoint_weights(const std::string& path);

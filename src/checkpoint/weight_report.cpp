@@ -100,9 +100,9 @@ std::string preprocess(const WeightConfig& config, const Found& vit, int64_t ima
   const char* method = config.interpolation == "bilinear" ? "bilinear" : "bicubic";
   // The usual crop is 7/8 of the shorter side. SigLIP and CLIP have none, and SigLIP squashes.
   const bool squashed = config.resized > 0 ? config.squashed : vit.siglip;
-  const int64_t resized = config.resized > 0       ? config.resized
-                          : vit.siglip || vit.clip ? image
-                                                   : image * 8 / 7;
+  // A table of positions may be of larger images than those that the files beside it prepare.
+  const int64_t told = config.image_size > 0 ? config.resized * image / config.image_size : 0;
+  const int64_t resized = told > 0 ? told : vit.siglip || vit.clip ? image : image * 8 / 7;
   std::string ops = fmt::format("decode(precise=True) | {}({}, method=\"{}\", antialias=True)",
                                 squashed ? "resize" : "resize_small", resized, method);
   if (!squashed || resized != image) ops += fmt::format(" | central_crop({})", image);
@@ -180,7 +180,7 @@ std::string deck_of(const Found& vit, const WeightConfig& config) {
   if (vit.number("registers") > 0) add("registers", fmt::format("{}", vit.number("registers")));
   if (vit.clip) add("pre_norm", "true");
   text += fmt::format(
-      "\n[data.train]\n# In place of the dots: the ops of labels and captions.{}\n"
+      "\n[data.train]\n# Replace the dots by the ops of labels and texts.{}\n"
       "preprocess = '{} | ...'\n",
       config.mean.empty() ? " A guess, as no file beside the weights tells it." : "",
       preprocess(config, vit, image));

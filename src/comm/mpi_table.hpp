@@ -75,7 +75,7 @@ constexpr int kErrorText = 1024, kProcessorName = 1024, kLibraryText = 8192;
   CALL(Test, (Request * request, int* done), (request, done))                                      \
   CALL(Testall, (int count, Request* requests, int* done), (count, requests, done))
 
-// Likewise those of MPI 4, which not every library has: null, then.
+// The calls of MPI 4 likewise. A pointer is null if the library lacks the call.
 #define TRAINER_MPI_LONG_CALLS(CALL)                                                   \
   CALL(Bcast_c, (void* data, Count count, Datatype type, int root, Comm comm),         \
        (data, count, type, root, comm))                                                \

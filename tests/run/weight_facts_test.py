@@ -149,6 +149,31 @@ class WeightFacts(vits.VitTest):
             folder = self.folder_of("pooled", clip, open_clip_config={"model_cfg": {"vision_cfg": {"image_size": 32, **vision}}})
             self.refused(folder, words, pairs=["model.trunk.pre_norm=true"])
 
+    def test_odd_files_beside_weights(self):
+        """They are passed over, and the weights are read."""
+        folder = self.folder_of("odd")
+        for text in ('{"a":' * 200000 + "1" + "}" * 200000, '{"hidden_act": 1, "num_attention_heads": [2], "vision_config": null}',
+                     '{"vision_config": {}, "hidden_act": "relu"}', '{"hidden_act": "gelu_python"}', "{", ""):
+            with open(folder + "/config.json", "w", encoding="utf-8") as f:
+                f.write(text)
+            self.weights(folder, "family   timm")
+            self.same_features(self.features(folder), "timm")
+        os.remove(folder + "/config.json")
+        os.mkfifo(folder + "/config.json")
+        self.weights(folder, "family   timm")
+        # A shape that no ResNet has.
+        save_safetensors({"conv1.weight": np.zeros((8, 3, 7, 7), "f4"), "layer1.0.conv1.weight": np.zeros((8, 8, 1, 1), "f4"),
+                          "layer1.0.conv2.weight": np.zeros((1, 8, 1, 1), "f4"), "layer1.0.conv3.weight": np.zeros((8, 1, 1, 1), "f4")},
+                         self.path("shape.safetensors"))
+        self.weights(self.path("shape.safetensors"), "family   torchvision")
+
+    def test_exports_in_a_run_directory(self):
+        """The run stays a run."""
+        run = self.path("run_with_export")
+        self.expect(0, args=[self.deck(), "--dir", run, *harness.sets(f"init.from={vits.VITS}timm.safetensors")])
+        self.export(run, run + "/model.safetensors")
+        self.features(run, mentions=["checkpoints/0000000001.h5"])
+
     def test_gelu_beside_weights(self):
         siglip = read_safetensors(vits.VITS + "timm_siglip.safetensors")
         pairs = ["model.trunk.pool=map", "model.trunk.gelu=tanh"]
@@ -182,7 +207,13 @@ class WeightFacts(vits.VitTest):
             self.assertIn(resize.format(side), text, beside)
             self.assertEqual(crop in text, crops, text)
         shorter = {**means, "size": {"shortest_edge": 354}, "do_center_crop": True, "crop_size": {"height": 224, "width": 224}}
-        self.assertIn('resize_small(354, method="bicubic", antialias=True) | central_crop(', told(preprocessor_config=shorter))
+        self.assertIn('resize_small(50, method="bicubic", antialias=True) | central_crop(', told(preprocessor_config=shorter))
+        # One number is the shorter side for CLIP, and a square for others.
+        for kind, op in (("CLIPFeatureExtractor", "resize_small(32"), ("ViTFeatureExtractor", "resize(32")):
+            self.assertIn(f"| {op},", told(preprocessor_config={**means, "feature_extractor_type": kind, "size": 32}))
+        # A table of 32 pixels beside a preparation for 16
+        self.assertIn("| resize_small(40, ", told(preprocessor_config={
+            **means, "size": {"shortest_edge": 20}, "do_center_crop": True, "crop_size": {"height": 16, "width": 16}}))
         # The printed ops work as they are.
         other = {"model_cfg": {"vision_cfg": {"image_size": 32}}, "preprocess_cfg": {"mean": [0.1, 0.2, 0.3], "std": HALF}}
         ops = told(open_clip_config=other)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "data/sources/making_lock.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <thread>
@@ -14,10 +15,13 @@ MakingLock::MakingLock(const std::vector<std::string>& places, const std::stop_t
       std::error_code ignored;
       std::filesystem::create_directories(std::filesystem::path(place).parent_path(), ignored);
       file_ = io::File(place + ".lock", io::File::Mode::update);
-      while (!file_.try_lock()) {
+      // Very many ranks may ask one server.
+      constexpr std::chrono::milliseconds kLongest(320);
+      for (std::chrono::milliseconds wait(10); !file_.try_lock();
+           wait = std::min(2 * wait, kLongest)) {
         waited_ = true;
         base::end_if_asked(token);
-        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        std::this_thread::sleep_for(wait);
       }
       return;
     } catch (const io::Failure&) {

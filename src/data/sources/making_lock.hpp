@@ -20,8 +20,9 @@ class MakingLock {
   ~MakingLock() { release(); }
   MakingLock(const MakingLock&) = delete;
 
-  // True if another process had the lock. It made the file, or it could not.
+  // True if another process had the lock. That process made the file, or failed to.
   bool waited() const { return waited_; }
+  bool holds() const { return file_.is_open(); }
   void release();
 
  private:

@@ -150,16 +150,19 @@ class PartFile {
 
 constexpr int64_t kManyDraws = int64_t{1} << 22;  // of a second or more
 
-// Reads the part from its file, or draws it. One of all ranks draws, and the others wait for it.
+// Reads the part from its file, or draws it. Where the file system has locks, one rank draws, and
+// the others wait for its file.
 template <class Draw>
 base::RankedBits kept_in(const PartFile& file, const OpenContext& context, Draw draw) {
   if (std::optional<base::RankedBits> found = file.read()) return std::move(*found);
   if (!context.write_index) return draw();
   MakingLock lock(file.places(), context.token);
-  if (std::optional<base::RankedBits> found = file.read()) return std::move(*found);
-  // The file could not be written, so those who waited draw side by side.
+  // Removing the lock's file also makes a client of NFS look at the folder again. If there is no
+  // file then, the other process failed, and all who waited draw side by side.
   if (lock.waited()) lock.release();
+  if (std::optional<base::RankedBits> found = file.read()) return std::move(*found);
   base::RankedBits chosen = draw();
+  if (!lock.holds() && base::where().rank > 0) return chosen;
   file.write(chosen);
   if (std::optional<base::RankedBits> shared = file.read()) return std::move(*shared);
   return chosen;

@@ -368,6 +368,7 @@ TEST(Style, OnlyModelsSpeakOfSelfSupervision) {
                  std::regex::icase),
       {{"torch_names", "names of parameters in files of published programs"},
        {"foreign_vit", "programs whose ViTs it reads"},
+       {"weight_config", "models that files of other programs name"},
        {"vit_families", "programs whose ViTs it reads"},
        {"weight_report", "programs whose ViTs it reads"},
        {"init_options", "names of these programs, in the help"}});

@@ -99,7 +99,7 @@ TEST(GemmAlike, RowsDoNotDependOnTheirNumber) {
   if (on_cuda()) GTEST_SKIP() << "rows are alike on CPUs alone";
   for (bool emulated : bf16_ways()) {
     seams::force_bf16_emulation(emulated);
-    for (int64_t n : {64, 128, 1000})
+    for (int64_t n : {64, 128, 1000, 1024})
       for (int64_t k : {48, 128, 512}) {
         check_alike({n, k}, 1, false);
         check_alike({n, k}, 1, true);

@@ -37,7 +37,10 @@ std::optional<TrunkForm> resnet_form(const TensorShapes& shapes) {
   form.deck = fmt::format("kind = \"resnet\"\ndepth = {}\nwidth = {}\n", depth, channels);
   const int64_t inner = side("layer1.0.conv2.weight", 0),
                 per_group = side("layer1.0.conv2.weight", 1);
-  if (bottleneck && inner > 0 && per_group > 0) {
+  // A file may claim any sizes.
+  constexpr int64_t kMost = int64_t{1} << 24;
+  if (bottleneck && per_group > 0 && inner >= per_group && inner % per_group == 0 &&
+      inner < kMost && channels < kMost) {
     const int64_t groups = inner / per_group;
     if (groups != 1) form.deck += fmt::format("groups = {}\n", groups);
     // A bottleneck has width * groups * width_per_group / 64 channels within.
