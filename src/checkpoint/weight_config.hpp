@@ -14,7 +14,7 @@ struct WeightConfig {
   int64_t heads = 0, image_size = 0;  // 0: not said, as for the numbers below
   std::string gelu{};                 // a value of model.trunk.gelu; "" : not said
   double norm_epsilon = 0;
-  // What they say that no ViT of this program does: "hidden_act = \"relu\"".
+  // Statements that fit no ViT of this program: "hidden_act = \"relu\"".
   std::vector<std::string> foreign{};
   std::vector<double> mean{}, deviation{};  // of red, green, blue, in [0, 1]
   std::string interpolation{};              // "bicubic", "bilinear"

@@ -182,7 +182,8 @@ std::string deck_of(const Found& vit, const WeightConfig& config) {
   text += fmt::format(
       "\n[data.train]\n# Replace the dots by the ops of labels and texts.{}\n"
       "preprocess = '{} | ...'\n",
-      config.mean.empty() ? " A guess, as no file beside the weights tells it." : "",
+      config.mean.empty() ? " The other ops are a guess: no file beside the weights tells them."
+                          : "",
       preprocess(config, vit, image));
   return text;
 }

@@ -1,7 +1,8 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tests what is told and refused about weights of other programs by the files beside them, and by folders of such files: heads,
-activations, positions, the preparation of images. Names of transformers 5's modules. vit_weights_test.py has the features of libraries.
+"""Tests weights of other programs with files such as config.json beside them. Those files tell heads, activations, positions and the
+preparation of images, and a model that differs is refused. Folders and the names of transformers 5's modules are read, too.
+vit_weights_test.py compares features with those of the libraries.
 """
 import json
 import os
@@ -15,7 +16,7 @@ import vit_weights_test as vits
 from torch_weights_test import read_safetensors, save_pth, save_safetensors
 
 HALF = [0.5] * 3
-# What transformers 5 calls the modules that have older names in files.
+# The older names of modules, which files have, and the names in transformers 5.
 RENAMED = (("attention.attention.query", "attention.q_proj"), ("attention.attention.key", "attention.k_proj"),
            ("attention.attention.value", "attention.v_proj"), ("attention.output.dense", "attention.o_proj"),
            ("intermediate.dense", "mlp.fc1"), ("output.dense", "mlp.fc2"))

@@ -10,8 +10,9 @@
 
 namespace data {
 
-// A lock of this process on the making of an index file. It ends with the process, so a killed one
-// blocks nobody. A file system without locks makes it void: then all processes make the file.
+// A lock of this process on the making of an index file. The lock ends with the process, so a
+// killed process blocks nobody. On a file system without locks no process waits, and each makes the
+// file.
 class MakingLock {
  public:
   // Waits until no other process has the lock. `places`: where the file may be; the lock is a file

@@ -277,7 +277,7 @@ TEST(Subset, OneProcessDrawsALargePart) {
   const uint64_t other = print();
   ASSERT_NE(other, want);
 
-  // What another process makes meanwhile is taken. If it makes nothing, the part is drawn here.
+  // This process takes the file that another process makes meanwhile. If there is none, it draws.
   for (bool makes : {true, false}) {
     std::filesystem::remove(path);
     if (makes) test::write_file(dir / "made", other_part(bytes));
